@@ -7,7 +7,7 @@ from datetime import datetime
 from portal.common.reasons.wording import message_of, reason_of, sentence_of
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from portal.workspaces.troubles import error_code_of
+from portal.workspaces.problems import error_code_of
 
 
 def reloaded(workspace: Workspace) -> Workspace:

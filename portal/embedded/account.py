@@ -1,11 +1,11 @@
-"""The unprivileged account that runs services if root starts them (docs/adr/0069-services-account.md).
+"""The unprivileged account that runs the services if root starts them (docs/adr/0069-services-account.md).
 
-Only the node worker creates users, networks and sandboxes. All other services read the program and their own
-secrets, and write the database and a few folders; doors have their own account (`doors.py`). Without such an
-account everything runs as root.
+Only the node worker needs root, to create users, networks and sandboxes. All other services read the program
+and their own secrets, and write the database and a few folders; doors have a separate account (`doors.py`).
+Without these accounts, everything runs as root.
 
-Root opens files of the account without following links, or not at all. Root owns the database's folder and
-file: the account can write both, and replace neither.
+Root never follows links in files of the account. Root owns the database's folder and file: the account can
+write both, but cannot replace them.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from provisioning.service.supervisor import LAUNCHER
 CONFINED = ("redis", "web", "gateway", "control", "beat")
 HAND_OVER_LIMIT_S = 60.0
 OF_THE_NODE = frozenset({"redis_node", "node_key"})
-"""Secrets of the node worker only, and Redis's hash of its password."""
+"""Files that only the node worker may read, and Redis's hash of its password."""
 SIGNING = frozenset({"web", "control"})
-"""Services that use the authority's key, for machines that join."""
+"""Services that use the authority's key, to sign certificates of joining machines."""
 SHARING, SHARING_UMASK = "gateway", 0o027
-"""This service stores passes for the front door, which is in its group."""
+"""The service that stores passes for the front door, which is in its group."""
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 _FILE_VARIABLES = frozenset({"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"})
 _NAMED = re.compile(r"(?:file:)?(/[^\s\"']+)")
@@ -51,7 +51,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The account `uid` of the services of an instance."""
+    """The account `uid` of an instance's services."""
 
     instance: Instance
     environ: Mapping[str, str]
@@ -61,7 +61,7 @@ class Account:
 
     @property
     def folder(self) -> Path:
-        """Private folder: beat's schedule, and a home for libraries that need one."""
+        """Private folder with beat's schedule; also the home folder for libraries that need one."""
         return self.instance.home / "services"
 
     def confine(self, program: Program) -> Program:
@@ -111,13 +111,13 @@ class Account:
         return [self._readable_path(file) for file in named_files(self.environ) if file.exists()]
 
     def _readable_path(self, file: Path) -> Path:
-        """Return the file's folder, as renewal may replace the file; beside Berth's files, the file."""
+        """Return the file's folder, as renewal may replace the file; or the file, if next to Berth's."""
         folder, home = file.parent, self.instance.home
         above = any(path.is_relative_to(folder) for path in (home, *python_places()))
         return file if above or folder.is_relative_to(home) else folder
 
     def grant_ownership(self) -> None:
-        """Give the account ownership of what it writes. Call while no service runs. Raises `OSError`."""
+        """Give the account ownership of the files that it writes. No service may run. Raises `OSError`."""
         instance = self.instance
         if owner_of(instance.redis_dir) not in {0, self.uid}:
             renew(instance.redis_dir, self.uid)
@@ -139,7 +139,7 @@ class Account:
 def choose(
     instance: Instance, environ: Mapping[str, str], *, redis_server: Path, caddy: Path
 ) -> Account | None:
-    """Return the account of the services after testing it; None if they run as the current user.
+    """Return the tested account of the services; None if they run as the current user.
 
     Changes nothing outside the account's private folder. Raises `AccountUnusable`.
     """
@@ -153,7 +153,7 @@ def choose(
         _check_database(instance, environ)
         for file in named_files(environ):
             if not file.exists():
-                # The account that creates it later may make it readable only by root.
+                # A process that creates the file later may make it readable only by root.
                 raise AccountUnusable(f"{file}, named in a setting, does not exist")
         if owner_of(account.folder) != account.uid:
             renew(account.folder, account.uid)
@@ -185,7 +185,7 @@ def _check_database(instance: Instance, environ: Mapping[str, str]) -> None:
 
 
 def _try(account: Account) -> None:
-    """Test as the account whether everything that services need is accessible. Raises `AccountUnusable`."""
+    """Test as the account whether it can access everything that services need. Raises `AccountUnusable`."""
     web, redis = account.needs("web"), account.needs("redis")
     needs = ServiceNeeds(
         reads=(*web.reads, *redis.reads),
@@ -214,7 +214,7 @@ def _try(account: Account) -> None:
 def return_ownership(instance: Instance, doors: Doors) -> None:
     """Return ownership of files that services write to root. Raises `OSError`.
 
-    Deletes Redis's data instead, which is not needed: root reads nothing that the account wrote.
+    Deletes Redis's data instead, because root must not read files that the account wrote.
     """
     if os.geteuid() != 0:
         return
@@ -229,14 +229,14 @@ def return_ownership(instance: Instance, doors: Doors) -> None:
 
 
 def share_database(folder: Path, uid: int) -> None:
-    """Let the group `uid` write the database in `folder`, but not replace it; 0 restricts it to root.
+    """Let the group `uid` write the database in `folder`, but not replace it; 0 restricts access to root.
 
-    Removes links and other special files beside it, which the account may have created. Raises `OSError`.
+    Removes links and other special files next to it, which the account may have created. Raises `OSError`.
     """
     place = os.open(folder, _FOLDER)
     try:
         os.fchown(place, 0, uid)
-        # Sticky: members of the group cannot rename or remove files of others.
+        # Sticky, so that group members cannot rename or remove other users' files.
         os.fchmod(place, 0o1770 if uid else 0o700)
         for name in (
             database_place.NAME,
@@ -301,7 +301,7 @@ def delete_passes(folder: Path, key: str) -> None:
 
 
 def named_files(environ: Mapping[str, str]) -> list[Path]:
-    """Return files and folders named by settings and by the sign-in providers file."""
+    """Return the files and folders that settings and the sign-in providers file name."""
     texts = [
         value
         for key, value in environ.items()

@@ -1,7 +1,7 @@
 """Tests, running under the services' account, whether the services could run under it.
 
-`python -m portal.embedded.account_trial JSON` does not load Django, to start fast. The last output line is
-the problem.
+`python -m portal.embedded.account_trial JSON` does not load Django, so that it starts fast. The last line of
+its output is the problem.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Berth's own certificates on this machine: authority, front door, and the nodes' doors.
 
-The authority keeps its key, because it signs for machines that join (docs/adr/0030-joining-machines.md). If
-the authority or its key is missing, all certificates are renewed; otherwise only those missing or due.
+The authority's key is kept, because it signs certificates of joining machines
+(docs/adr/0030-joining-machines.md). If the authority or its key is missing, all certificates are renewed;
+otherwise only missing or expiring ones.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class IssuedCertificates:
 
 
 def ensure(folder: Path) -> IssuedCertificates:
-    """Return the certificates below `folder`; create missing ones and renew those due. Raises `OSError`."""
+    """Return the certificates below `folder`. Creates missing and renews expiring ones. Raises `OSError`."""
     path = folder / certificates.AUTHORITY_FILE
     issued = IssuedCertificates(
         front=Certificates(path, folder / "front-door.pem", folder / "front-door.key"),
@@ -79,7 +80,7 @@ def _authority(folder: Path, latest: dt.datetime) -> Authority:
         pass
     created = Authority.make()
     write_file(folder / certificates.AUTHORITY_KEY_FILE, created.key_pem, mode=0o600)
-    # Written last: a certificate without its key is recreated.
+    # Write the certificate last: one without its key is recreated.
     write_file(folder / certificates.AUTHORITY_FILE, created.pem, mode=0o600)
     return created
 

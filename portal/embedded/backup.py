@@ -1,7 +1,7 @@
-"""Backup and restore of an instance's database, secrets, keys and authority, but not of user files.
+"""Backs up and restores an instance's database, secrets, keys and authority, but no user files.
 
-The database is copied by SQLite's online backup, under its own locks, so the portal keeps running. A backup
-is complete or absent. A restore moves existing data aside and deletes nothing.
+SQLite's online backup copies the database while the portal keeps running. A backup is either complete or
+absent. A restore moves existing data aside and deletes nothing.
 """
 
 from __future__ import annotations
@@ -120,12 +120,12 @@ def _places(instance: Instance) -> dict[str, Path]:
 
 
 def _replaced_paths(instance: Instance) -> list[Path]:
-    """Return the paths that a restore moves aside, including SQLite's files beside the database."""
+    """Return the paths that a restore moves aside, including SQLite's files next to the database."""
     return [instance.home / database_place.FOLDER, *_folders(instance).values()]
 
 
 def _read_manifest(source: Path) -> dict[str, Any]:
-    """Return the manifest of a backup that is intact and not of a later version. Raises `Problem`."""
+    """Return the manifest of a backup. Raises `Problem` if it is damaged or from a later version."""
     try:
         manifest: dict[str, Any] = json.loads((source / MANIFEST).read_text())
         version, files = str(manifest["version"]), dict(manifest["files"])
@@ -150,7 +150,7 @@ def _copy_database(source: Path, target: Path) -> None:
         contextlib.closing(sqlite3.connect(target)) as copy,
     ):
         live.backup(copy)
-        # A single file, without the write-ahead log of the portal.
+        # The copy is a single file, without the portal's write-ahead log.
         copy.execute("PRAGMA journal_mode=DELETE")
         (result,) = copy.execute("PRAGMA integrity_check").fetchone()
     if result != "ok":

@@ -1,4 +1,4 @@
-"""Celery beat with a heartbeat, so that a beat that hangs or never started is detected."""
+"""Celery beat with a heartbeat, which shows if beat hangs or never started."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provisioning.heartbeat import HEARTBEAT_INTERVAL_S, Heartbeat
 
 
 class PulsingScheduler(PersistentScheduler):
-    """Writes the heartbeat from the loop that sends the tasks."""
+    """A scheduler that writes the heartbeat in the loop that sends the tasks."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

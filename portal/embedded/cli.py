@@ -1,4 +1,4 @@
-"""`up`, `down`, `status`, `backup` and others: the commands behind the Makefile and manage.py."""
+"""`up`, `down`, `status`, `backup` and other commands, which the Makefile and manage.py use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from provisioning.service.notebook import Builder
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command; return its exit code. A problem is printed as one line, never as a traceback."""
+    """Run one command, and return its exit code. Prints a problem as one line, never a traceback."""
     parser = argparse.ArgumentParser(prog="portal.embedded", description="Run Berth on this machine.")
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start everything and stay in the foreground")
@@ -75,7 +75,7 @@ def notebook(instance: Instance, console: Console) -> int:
 
 
 def render(instance: Instance, environ: Mapping[str, str], console: Console) -> int:
-    """Write the configuration of Redis and the front door from secrets in the environment."""
+    """Write the configuration of Redis and the front door, with secrets from the environment."""
     variables = {
         "gateway_secret": "BERTH_GATEWAY_SECRET",
         "redis_control": "BERTH_REDIS_PASSWORD",

@@ -1,6 +1,6 @@
-"""Application of Celery beat: it sends scheduled task names without importing the tasks.
+"""The Celery application for beat, which sends the names of scheduled tasks without importing the tasks.
 
-It therefore loads no models and none of the code that uses them, which saves most of its memory.
+It loads neither models nor the code that uses them, which saves most of its memory.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
 # Without Celery's Django fixup, which would load all of Django.
 app = SignedCelery(
     "berth-clock",
-    # It sends as the control plane and receives nothing.
+    # Beat sends as the control plane and receives nothing.
     identity=Identity(name=signing.CONTROL, key=lambda: settings.BERTH_CONTROL_KEY, keys=dict, queues=tuple),
     fixups=[],
 )

@@ -21,9 +21,9 @@ from provisioning.service.files import write_file
 
 FRONT_STORAGE = ".caddy"
 FRONT_SOCKET = f"{FRONT_STORAGE}/front-door.sock"
-"""Relative to the working folder of the front door, as its folder for Caddy itself."""
+"""Relative to the working folder of the front door, like its folder for Caddy itself."""
 NODES_DOOR_SOCKET = "nodes-door.sock"
-"""Relative to the working folder of its Caddy."""
+"""Relative to the working folder of the door's Caddy."""
 
 
 def write(instance: Instance, secrets: Mapping[str, str]) -> None:
@@ -32,7 +32,8 @@ def write(instance: Instance, secrets: Mapping[str, str]) -> None:
     issued = authority.ensure(instance.tls_dir)
     front, own = issued.front, issued.door
     if instance.tls_apart:
-        # Has the authority's key if `BERTH_TLS_DIR` was set later. Redis and the front door read here.
+        # May contain the authority's key if `BERTH_TLS_DIR` was set later. Redis and the front door read this
+        # folder.
         shutil.rmtree(run / "tls", ignore_errors=True)
         front = authority.copy_certificates(front, run / "front-door")
         own = authority.copy_certificates(own, instance.doors_dir / "tls")
@@ -65,9 +66,9 @@ def write(instance: Instance, secrets: Mapping[str, str]) -> None:
 def redis_conf(instance: Instance) -> str:
     """Return Redis's configuration: loopback only, ACL file, append-only file synced every second.
 
-    Berth recovers without Redis's data, but keeping its views and sessions lets open notebooks survive its
-    restart. When memory is full, writes are refused and nothing is evicted: sessions survive. Buffers of
-    clients are limited, because they count as memory.
+    Berth recovers without Redis's data, but open notebooks survive a restart of Redis if views and sessions
+    are kept. When memory is full, Redis refuses writes and evicts nothing, so that sessions survive. Client
+    buffers are limited, because they count as memory.
     """
     return "\n".join(
         (
@@ -75,7 +76,8 @@ def redis_conf(instance: Instance) -> str:
             f"port {instance.redis_port}",
             "protected-mode yes",
             "daemonize no",
-            # A process title would overwrite the variables by which a later start recognises the process.
+            # A process title would overwrite the environment variables with which a later start recognises
+            # the process.
             "set-proc-title no",
             "databases 1",
             'logfile ""',
@@ -99,9 +101,9 @@ def redis_conf(instance: Instance) -> str:
 
 
 def write_public_keys(instance: Instance, secrets: Mapping[str, str]) -> None:
-    """Write the keys by which control plane and nodes verify each other. Raises `OSError` or `Problem`.
+    """Write the public keys of the control plane and of this node. Raises `OSError` or `Problem`.
 
-    Keys of other nodes in the folder are kept.
+    Keeps the keys of other nodes in the folder.
     """
     nodes = instance.keys_dir / "nodes"
     nodes.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -115,7 +117,7 @@ def write_public_keys(instance: Instance, secrets: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RedisNode:
-    """A node as a Redis user. With `engine` it serves the pools without nodes."""
+    """A node's Redis user. With `engine`, the node works for pools without nodes."""
 
     name: str
     password: str
@@ -123,7 +125,7 @@ class RedisNode:
 
 
 def redis_acl(control_password: str, nodes: Sequence[RedisNode]) -> str:
-    """Return Redis's ACL: the control plane, and one restricted user per node; passwords only as hashes.
+    """Return Redis's ACL: the control plane, and one restricted user per node. Passwords are hashed.
 
     `portal.fleet.machines.redis_rules` defines the rights of a node. Joined machines are added at run time.
     """
@@ -166,12 +168,12 @@ def front_door(instance: Instance, *, gateway_secret: str, certificates: Certifi
 
 
 def front_door_argv(instance: Instance, caddy: Path) -> tuple[str, ...]:
-    """Return the command line of the front door: its guard, which runs Caddy."""
+    """Return the command line of the front door's guard, which runs Caddy."""
     bind = f"[{instance.bind}]" if ":" in instance.bind else instance.bind
     return (
         sys.executable, "-m", "portal.embedded.front_guard",
         "--listen", f"{bind}:{instance.port}",
-        # Folder of workspaces' sockets, which keeps socket paths short.
+        # The folder of the workspaces' sockets, so that socket paths are short.
         "--folder", str(instance.local_dir), "--to", FRONT_SOCKET,
         "--", str(caddy), "run", "--config", str(instance.run_dir / "front-door.json"),
     )  # fmt: skip

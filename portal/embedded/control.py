@@ -1,4 +1,4 @@
-"""`down` and `status`: control a running `up` through its lock, its state file and signals."""
+"""`down` and `status`, which control a running `up` through its lock, its state file and signals."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def down(instance: Instance, console: Console, *, keep_workspaces: bool) -> int:
 
 
 def status(instance: Instance, environ: Mapping[str, str], console: Console) -> int:
-    """Print a table of the services and the number of workspaces by state. The exit code summarizes it."""
+    """Print the state of the services and the number of workspaces by state. Returns the exit code."""
     if not instance_lock.is_held(instance.run_dir):
         console.say(f"Berth is not running from {instance.home}. Start it with `{UP}`.")
         return EXIT_NOTHING

@@ -1,9 +1,8 @@
 """Disk space reserved in SQLite's files, so that users can still sign in and stop workspaces on a full disk.
 
-The reserve consists of unused pages in the database file and of a write-ahead log with preallocated length.
-SQLite uses both before it allocates disk space, and no other process can take them. The log keeps its length
-while a connection is open, which `Reserve` guarantees. Database servers have to handle a full disk
-themselves.
+The reserve consists of unused pages in the database file and a preallocated write-ahead log. SQLite uses both
+before it allocates disk space, and no other process can take them. The log keeps its length while a
+connection is open, so `Reserve` keeps one open. Database servers have to handle a full disk themselves.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 RESERVE_BYTES = 8 << 20
-# Below this the disk counts as full.
+# Free disk space below which the disk counts as full.
 FULL_BELOW_BYTES = 4 << 20
 # Minimum free disk space before the reserve is allocated.
 SPARE_BYTES = 4 * RESERVE_BYTES
@@ -34,7 +33,7 @@ class Reserve:
     def refill(self) -> None:
         """Refill the reserve if half of it is used and the disk has space.
 
-        Locks the database for about 50 ms if there is something to do.
+        Locks the database for about 50 ms if the reserve has to be refilled.
         """
         if (
             min(unused(self._query_number), self._log()) >= RESERVE_BYTES // 2
@@ -45,7 +44,7 @@ class Reserve:
         try:
             self._connection.execute("CREATE TABLE berth_reserve (filler BLOB)")
             self._connection.execute("INSERT INTO berth_reserve VALUES (zeroblob(?))", [RESERVE_BYTES])
-            # Its pages remain in the file.
+            # The pages of the dropped table stay in the file.
             self._connection.execute("DROP TABLE berth_reserve")
         except sqlite3.Error:
             self._connection.execute("ROLLBACK")
@@ -66,7 +65,7 @@ class Reserve:
 
 
 def remaining_bytes_when_full(file: Path, ask: Callable[[str], Any]) -> int | None:
-    """Return the remaining bytes of the reserve if the database's disk is full; else None.
+    """Return the remaining bytes of the reserve if the database's disk is full, else None.
 
     `ask` executes a statement and returns one number.
     """
@@ -79,6 +78,6 @@ def unused(ask: Callable[[str], Any]) -> int:
 
 
 def free(file: Path) -> int:
-    """Return the bytes that this user can still write to the disk of a file. Raises `OSError`."""
+    """Return the bytes that this user can still write to a file's disk. Raises `OSError`."""
     stats = os.statvfs(file.parent)
     return stats.f_bavail * stats.f_frsize

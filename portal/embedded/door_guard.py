@@ -1,9 +1,9 @@
 """Connection limiter in front of the machines' HTTPS endpoint: limits number, share per client and duration.
 
-Run as `python -m portal.embedded.door_guard --listen HOST:PORT --to SOCKET`. The endpoint terminates TLS: the
-guard forwards bytes and passes client addresses by the PROXY protocol. It parses only the types of the
-client's TLS records, to detect the end of the handshake. If all connections are taken, the address with the
-most loses its oldest one, so a few addresses cannot lock out the others.
+Run as `python -m portal.embedded.door_guard --listen HOST:PORT --to SOCKET`. The endpoint terminates TLS; the
+guard forwards bytes, and client addresses with the PROXY protocol. It parses only the types of the client's
+TLS records, to detect the end of the handshake. If all connections are in use, the guard closes the oldest
+connection of the address with the most, so that a few addresses cannot lock out the others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_HANDSHAKES_OF_AN_ADDRESS = 16
 CHUNK = 64 * 1024
 BACKLOG = 256
 MAX_HELLO_BYTES = 64 * 1024
-"""Maximum bytes of a client before the end of its handshake; certificate chains take a few thousand."""
+"""Maximum bytes from a client before the end of its handshake. Certificate chains take a few thousand."""
 _SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 _HANDSHAKE, _ALERT, _CHANGE, _DATA = 22, 21, 20, 23
 
@@ -46,7 +46,7 @@ class HandshakeRefused(Exception):
 class ClientConnection:
     """One connection of a client; `active_at` is when bytes were last transferred, on the loop's clock.
 
-    `in_handshake` until its TLS handshake is over.
+    `in_handshake` is true until the TLS handshake is over.
     """
 
     network: str
@@ -57,7 +57,7 @@ class ClientConnection:
     inner: asyncio.StreamWriter | None = field(default=None, repr=False)
 
     def end(self) -> None:
-        """Abort the connection; the task that serves it then ends."""
+        """Abort the connection, which also ends the task that serves it."""
         self.writer.transport.abort()
         if self.inner is not None:
             self.inner.transport.abort()
@@ -97,7 +97,7 @@ class Guard:
             self._leave(connection)
 
     def _has_room(self, network: str) -> bool:
-        """Return whether this network may open another connection; may abort another network's oldest."""
+        """Return whether this network may open another connection. May abort another network's oldest one."""
         own = len(self._connections.get(network, ()))
         if own >= MAX_OF_AN_ADDRESS or self._handshakes[network] >= MAX_HANDSHAKES_OF_AN_ADDRESS:
             return False
@@ -147,7 +147,7 @@ class Guard:
         try:
             await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
             if out.done() and out.exception() is None:
-                # The endpoint has answered and closed: flush the rest to the client.
+                # The endpoint has answered and closed. Flush the rest to the client.
                 async with asyncio.timeout(FLUSH_S):
                     connection.writer.close()
                     await connection.writer.wait_closed()
@@ -176,7 +176,7 @@ class Guard:
 
 
 async def _hello(reader: asyncio.StreamReader) -> bytes:
-    """Read the first TLS record. The endpoint is not contacted until it has arrived in time."""
+    """Read the first TLS record. The endpoint is contacted only after the record has arrived in time."""
     async with asyncio.timeout(HANDSHAKE_S):
         head = await reader.readexactly(5)
         length = struct.unpack("!H", head[3:])[0]
@@ -186,9 +186,9 @@ async def _hello(reader: asyncio.StreamReader) -> bytes:
 
 
 class HandshakeRecords:
-    """Tracks the headers of a client's TLS records up to the first with data, which ends the handshake.
+    """Tracks the headers of a client's TLS records up to the first data record, which ends the handshake.
 
-    In TLS 1.3 the last handshake message is such a record; in TLS 1.2 it directly precedes it.
+    In TLS 1.3, the last handshake message is a data record; in TLS 1.2, it directly precedes the first one.
     """
 
     def __init__(self) -> None:
@@ -273,7 +273,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--listen", required=True, help="host:port")
     parser.add_argument("--to", required=True, type=Path, help="Unix socket of the door")
     options = parser.parse_args(argv)
-    # Keeps the socket's path short: the limit is 107 bytes.
+    # Keeps the socket's path short, because the limit is 107 bytes.
     os.chdir(options.to.parent)
     logging.basicConfig(level=logging.WARNING)
     try:

@@ -77,7 +77,7 @@ class Doors:
         self.account.attempt(config, self._files_of_front(), self.environ, ports)
 
     def grant_ownership(self) -> None:
-        """Give the account ownership of what the doors write. Call while nothing runs. Raises `OSError`."""
+        """Give the account ownership of the files that the doors write. Nothing may run. Raises `OSError`."""
         self.account.grant_access()
         self._grant_sockets(self.account.uid)
 

@@ -75,7 +75,7 @@ class Instance:
         port = _port(environ, "BERTH_PORT", 8000)
         web_port = _port(environ, "BERTH_WEB_PORT", port + 1)
         redis_port = _port(environ, "BERTH_REDIS_PORT", port + 2)
-        # Not the third port, which a separate database often uses.
+        # Skip the third port, which a separate database often uses.
         gateway_port = _port(environ, "BERTH_GATEWAY_PORT", min(port + 5, 65535))
         nodes_address = _host(environ, "BERTH_NODES_ADDRESS")
         nodes_port = _port(environ, "BERTH_NODES_PORT", min(port + 7, 65534))
@@ -125,7 +125,7 @@ class Instance:
 
     @property
     def id(self) -> str:
-        """Distinguishes this instance's processes from those of another on the same machine."""
+        """A key that distinguishes this instance's processes from those of others on the same machine."""
         return _id_of(self.home)
 
     @property
@@ -142,7 +142,7 @@ class Instance:
 
     @property
     def local_dir(self) -> Path:
-        """State of the local driver."""
+        """Folder of the local driver's state."""
         return self.home / "local"
 
     @property
@@ -166,7 +166,7 @@ class Instance:
 
     @property
     def tls_apart(self) -> bool:
-        """Whether the authority has a separate folder, as in containers, to protect its key."""
+        """Whether the authority has a separate folder to protect its key, as in containers."""
         return self.tls_dir != self.run_dir / "tls"
 
     @property
@@ -187,7 +187,7 @@ class Instance:
 
     @property
     def keys_dir(self) -> Path:
-        """Folder of public keys by which control plane and nodes verify each other."""
+        """Folder of the public keys with which control plane and nodes verify each other."""
         return self.home / "keys"
 
     @property
@@ -218,7 +218,7 @@ class Instance:
         }
 
     def portal_environ(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of web, control, beat and the preparation; secrets stay in their files."""
+        """Return the environment of web, control, beat and the preparations. Secrets stay in their files."""
         return {**environ, **self.variables(), "PYTHONUNBUFFERED": "1"}
 
     def node_environ(
@@ -245,7 +245,7 @@ def _id_of(home: Path) -> str:
 
 
 def _passes_dir(environ: Mapping[str, str], home: Path) -> Path | None:
-    """Return the folder of passes, in memory: their names grant access and must not be on disk."""
+    """Return the in-memory folder of passes, whose names grant access and must not be on disk."""
     text = environ.get("BERTH_PASSES_DIR", "")
     if text == "none":
         return None
@@ -299,9 +299,9 @@ def _seconds(environ: Mapping[str, str], name: str, default: int) -> int:
 
 
 def ensure_secrets(home: Path) -> tuple[dict[str, str], bool]:
-    """Return the instance's secrets and whether any was created; create missing ones.
+    """Create missing secrets of the instance. Returns all secrets, and whether any was created.
 
-    Each is in a separate file that only this user can read. Files are written atomically.
+    Each secret is in a separate file that only this user can read. Files are written atomically.
     """
     folder = home / "secrets"
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,10 +1,10 @@
 """Connection limiter in front of the front door, and the parent of its Caddy.
 
-Run as `python -m portal.embedded.front_guard --listen HOST:PORT --to SOCKET -- CADDY ARGUMENTS`. It forwards
-bytes unread to Caddy at the Unix socket, and passes client addresses by the PROXY protocol. If all
-connections are taken, the address with the most loses its oldest one, so a few addresses cannot lock out the
-others. This machine and trusted proxies speak for many clients: they have no limit by address, and are
-counted separately. Uses only the standard library.
+Run as `python -m portal.embedded.front_guard --listen HOST:PORT --to SOCKET -- CADDY ARGUMENTS`. The guard
+forwards bytes to Caddy at the Unix socket, and client addresses with the PROXY protocol. If all connections
+are in use, it closes the oldest connection of the address with the most, so that a few addresses cannot lock
+out the others. This machine and trusted proxies connect for many clients, so they are counted separately and
+have no limit per address. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PER_ADDRESS, PROXIES = "BERTH_CONNECTIONS_PER_ADDRESS", "BERTH_TRUSTED_PROXIES"
 VARIABLES = (PER_ADDRESS, PROXIES)
 MAX_OF_AN_ADDRESS = 512
 MAX_CONNECTIONS = 8192
-"""Of unknown clients, and as many of this machine and trusted proxies; fewer if files are limited."""
+"""Maximum connections of unknown clients, and again of this machine and trusted proxies."""
 OWN_FILES = 256
 CHUNK = 256 * 1024
 FIRST_CHUNK = 16 * 1024
@@ -43,7 +43,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of connections by address and in total, and the networks that speak for many clients."""
+    """Connection limits per address and in total, and the networks that connect for many clients."""
 
     of_address: int = MAX_OF_AN_ADDRESS
     connections: int = MAX_CONNECTIONS
@@ -51,17 +51,17 @@ class Limits:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str], files: int) -> Limits:
-        """Return the limits of a process that may open `files`. Raises `ValueError`."""
+        """Return the limits for a process that may open this many `files`. Raises `ValueError`."""
         ranges = [network.strip() for network in environ.get(PROXIES, "").split(",") if network.strip()]
         return cls(
             of_address=int(environ.get(PER_ADDRESS) or MAX_OF_AN_ADDRESS),
-            # Each connection takes two files, and two groups may have this many connections each.
+            # Each connection takes two files, and each of two groups may have this many connections.
             connections=max(16, min(MAX_CONNECTIONS, (files - OWN_FILES) // 4)),
             proxies=tuple(ipaddress.ip_network(network, strict=False) for network in ranges),
         )
 
     def group_of(self, address: str) -> str:
-        """Return the key for counting a client; "" for this machine and trusted proxies."""
+        """Return the key under which a client is counted; "" for this machine and trusted proxies."""
         try:
             ip = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
@@ -102,15 +102,15 @@ class ConnectionSide(asyncio.Protocol):
             self.transport.abort()
 
     def finish(self) -> None:
-        """End the connection once what it still has to send has been sent, or after `FLUSH_S`."""
+        """End the connection once all pending data has been sent, or after `FLUSH_S`."""
         self.peer = None
         if self.transport is None or self.transport.is_closing():
             return
         if self.transport.can_write_eof():
-            # A client that has reset the connection is noticed here first.
+            # A reset by the client is noticed here first.
             with contextlib.suppress(OSError):
                 self.transport.write_eof()
-        # Read until then whatever the client still sends: otherwise it would lose the answer.
+        # Until then, read what the client still sends; otherwise the client would lose the answer.
         loop = asyncio.get_running_loop()
         loop.call_later(LINGER_S, self._close_when_sent, loop.time() + FLUSH_S)
 
@@ -124,7 +124,7 @@ class ConnectionSide(asyncio.Protocol):
 
 
 class UpstreamSide(ConnectionSide):
-    """Caddy's end of a connection. Once Caddy has closed it, the client receives nothing more."""
+    """Caddy's end of a connection. Once Caddy closes it, the client receives no more data."""
 
     def connection_lost(self, _error: Exception | None) -> None:
         if self.peer is not None:
@@ -133,9 +133,9 @@ class UpstreamSide(ConnectionSide):
 
 
 class Client(ConnectionSide):
-    """The client's end. Up to `FIRST_CHUNK` is read from it before Caddy accepts its own end.
+    """The client's end. Up to `FIRST_CHUNK` is read before Caddy accepts its end.
 
-    Pausing in `connection_made` does not help: Python 3.11.2, which Debian 12 has, reads anyway.
+    Pausing in `connection_made` does not help, because Python 3.11.2 (Debian 12) reads anyway.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -189,7 +189,7 @@ class Client(ConnectionSide):
         self.transport.pause_reading()
 
     def eof_received(self) -> bool:
-        """Forward the end of the stream to Caddy, whose answer may still come."""
+        """Forward the end of the stream to Caddy, which may still answer."""
         self._has_ended = True
         if self.peer is not None and self.peer.transport is not None:
             self.peer.transport.write_eof()
@@ -218,7 +218,7 @@ class Guard:
         return await loop.create_server(lambda: Client(self), sock=listener, backlog=BACKLOG)
 
     def admit(self, client: Client, address: str) -> bool:
-        """Count the client, and return whether to admit it; may abort another address's oldest connection."""
+        """Count the client, and return whether to admit it. May abort another address's oldest connection."""
         group = self._limits.group_of(address)
         if not self._has_room(group):
             return False
@@ -260,7 +260,7 @@ class Guard:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that has the address and refuses connections until it listens. Raises `OSError`."""
+    """Return a bound socket, which refuses connections until it listens. Raises `OSError`."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if listener.family == socket.AF_INET6:
@@ -274,7 +274,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def _tune(line: socket.socket) -> None:
-    """Send short messages at once, and let the kernel end connections of clients that have vanished.
+    """Send short messages at once, and let the kernel close connections to clients that have vanished.
 
     asyncio disables Nagle's algorithm only on sockets that were created with a protocol number.
     """
@@ -285,12 +285,12 @@ def _tune(line: socket.socket) -> None:
 
 
 def _end_with_parent() -> None:
-    """Let the kernel end this process with its parent, however that ends."""
+    """Let the kernel end this process whenever its parent ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 async def run(listen: str, to: str, limits: Limits, caddy: Sequence[str]) -> int:
-    """Serve until SIGINT, SIGTERM or Caddy's end; return Caddy's exit code. Raises `OSError`.
+    """Serve until SIGINT, SIGTERM or the end of Caddy. Returns Caddy's exit code. Raises `OSError`.
 
     Connections are refused until Caddy accepts them, so that a load balancer tries another host.
     """
@@ -332,7 +332,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--to", required=True, help="Unix socket of Caddy in that folder")
     parser.add_argument("caddy", nargs="+", help="command line of Caddy")
     options = parser.parse_args(argv)
-    # Keeps paths of sockets short: the limit is 107 bytes.
+    # Keeps socket paths short, because the limit is 107 bytes.
     os.chdir(options.folder)
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,8 +1,8 @@
-"""Keeps sign-in and stopping workspaces possible on a full disk.
+"""Lets users sign in and stop workspaces when the disk is full.
 
-SQLite has a reserve (`portal.embedded.database_reserve`). Redis rejects every write, and so every command to
-workers, if it cannot append to its file. Its data need not survive, so it runs in memory only until there is
-space again.
+SQLite has a reserve (`portal.embedded.database_reserve`). If Redis cannot append to its file, it rejects
+every write, and thus every command to workers. Its data need not survive, so Redis runs only in memory until
+there is space again.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from provisioning.service import database_place
 from provisioning.service.probes import redis_client
 
 POLL_INTERVAL_S = 2.0
-# Free space at which Redis saves to disk again.
+# Free disk space at which Redis saves to disk again.
 ENOUGH_BYTES = 256 << 20
 _SQLITE = "sqlite:///"
 log = logging.getLogger(__name__)
 
 
 def database_file(environ: Mapping[str, str], home: Path) -> Path | None:
-    """Return SQLite's file, or None if `DATABASE_URL` is a server."""
+    """Return SQLite's file, or None if `DATABASE_URL` names a server."""
     url = environ.get("DATABASE_URL", "")
     if not url:
         return database_place.database_file(home)
@@ -71,8 +71,8 @@ class DiskWatch:
             log.debug("could not keep the database's disk reserve: %s", error)
 
     def adapt_redis(self) -> str:
-        """Disable or enable Redis's file depending on the disk; return what was done, or an empty string."""
-        # Imported here: the library is missing before `make up` has run.
+        """Disable or enable Redis's file depending on the disk. Returns a message if something changed."""
+        # Imported here, because the library is missing before `make up` has run.
         from redis.exceptions import RedisError
 
         try:

@@ -35,7 +35,7 @@ ROLES = {
 
 @dataclass(frozen=True, slots=True)
 class ComponentHealth:
-    """Health of one part: whether it is healthy, what was observed, and the fix."""
+    """Health of one part: whether it is healthy, the observation, and the fix."""
 
     name: str
     ok: bool
@@ -135,9 +135,9 @@ def _timed_out(error: DatabaseError) -> bool:
 
 
 def _try_to_grow() -> str:
-    """Return why SQLite's files cannot grow. Small writes succeed without: they use the reserve.
+    """Return why SQLite's files cannot grow, or an empty string. Small writes use the reserve.
 
-    A quota or a lack of inodes does not show in the free bytes of the disk.
+    Free disk space does not show quotas or a lack of inodes.
     """
     if connection.vendor != "sqlite":
         return ""
@@ -160,7 +160,7 @@ UNWRITTEN: dict[str, str] = {
 
 @contextmanager
 def _short_write_timeout() -> Iterator[None]:
-    """Shorten SQLite's wait for other writers: a health check must be fast."""
+    """Shorten SQLite's wait for other writers, because a health check must be fast."""
     if connection.vendor != "sqlite":
         yield
         return

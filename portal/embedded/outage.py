@@ -1,4 +1,4 @@
-"""Responses while web, the gateway process or a workspace does not answer.
+"""Responses for when web, the gateway process or a workspace does not answer.
 
 Pages are part of the front door's configuration; programs get problem documents.
 """
@@ -66,7 +66,7 @@ def _problem(status: int, code: str, title: str, detail: str) -> str:
         "status": status,
         "code": code,
         "detail": detail,
-        # Shown by the pages of apps, such as JupyterLab.
+        # Apps such as JupyterLab show this message.
         "message": f"{title}. {detail}",
     }
     return json.dumps(document) + "\n"
@@ -116,8 +116,8 @@ _BUSY = _answer(
 def routes() -> list[dict[str, Any]]:
     """Return Caddy's routes for its own errors.
 
-    The variable `door` names the upstream: `portal` or `workspace`, or `large` before a large body is read.
-    Responses of the portal and of workspaces are passed on unchanged, regardless of their status.
+    The variable `door` is the kind of upstream: `portal` or `workspace`, or `large` before a large body is
+    read. Responses from the portal and from workspaces are forwarded unchanged, regardless of their status.
     """
     result = [
         {"match": [_error("portal", "413")], "handle": [_TOO_LARGE], "terminal": True},

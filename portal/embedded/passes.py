@@ -1,8 +1,8 @@
-"""The front door's shortcut past forward-auth for requests with the pass of an earlier, authorized one.
+"""Lets requests with a pass from an earlier, authorized request skip forward-auth at the front door.
 
 `portal.common.passes` defines the format. A request that does not clearly match, or has no pass, goes to
-forward-auth: this path never rejects a request. It accepts only a credential of exactly one form, and headers
-that exclude requests from pages of other origins (see `ClientRequest.foreign`).
+forward-auth, so this path never rejects a request. It accepts only one form of credential, and only headers
+that rule out requests from pages of other origins (see `ClientRequest.foreign`).
 
 Caddy evaluates the matchers of one set in no order, and several keys of `vars` or `vars_regexp` as
 alternatives. Conditions that must come first, or together, are therefore in nested routes.
@@ -21,10 +21,10 @@ HOST = "host"
 FOUND = "{http.matchers.file.relative}"
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 _HEADER = "{http.request.header.%s}"
-"""All values of that header, separated by commas; empty if absent."""
+"""All values of the header, separated by commas; empty if absent."""
 _OWN_COOKIES = "berth_ws"
 _WAYS = "ways"
-"""Route group: only the first match runs. An app's secret, once set, would match as a token."""
+"""Route group, of which only the first match runs. Else an app's secret, once set, would match as a token."""
 _KIND, _SECRET = "{http.regexp.pass.3}", "{http.regexp.pass.4}"
 
 
@@ -32,8 +32,8 @@ _KIND, _SECRET = "{http.regexp.pass.3}", "{http.regexp.pass.4}"
 class Passes:
     """`folder` contains the passes, `secret` is the gateway's secret.
 
-    `tokens`: whether tokens have passes. Those contain the client's address, which is not the peer's behind
-    proxies.
+    `tokens`: whether tokens have passes. Such passes contain the client's address, which behind proxies is
+    not the peer's address.
     """
 
     folder: Path
@@ -42,9 +42,10 @@ class Passes:
 
 
 def route(passes: Passes, *, https: bool, own_headers: str, to_app: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the route, to be followed by the one that uses forward-auth.
+    """Return the route. The route with forward-auth has to follow it.
 
-    `own_headers` are hidden from apps. `to_app` forward to the socket found by the matcher `pass`.
+    `own_headers` are hidden from apps. `to_app` are handlers that forward to the socket from the matcher
+    `pass`.
     """
     cookie = "__Host-berth_ws" if https else "berth_ws"
     scheme = "https" if https else "http"
@@ -111,7 +112,7 @@ def _by_cookie(passes: Passes, cookie: str) -> dict[str, Any]:
         "group": _WAYS,
         "match": [
             {
-                # One header with one of our cookies: repeated headers are joined by commas.
+                # One header with one of our cookies. Repeated headers are joined by commas.
                 "vars_regexp": {
                     _HEADER % "Cookie": {
                         "name": "shown",
@@ -171,11 +172,11 @@ def _headers(**changes: Any) -> dict[str, Any]:
 
 
 def _pass_lookup(passes: Passes, credential: str, kinds: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Look up the pass; if found, mark the request and run the handlers of the pass's kind."""
+    """Return a route that looks up the pass and, if found, runs the handlers of the pass's kind."""
     key = form.key_of(passes.secret)
     pass_file = f"{key}/{{time.now.unix}}/{{http.regexp.{HOST}.1}}/{credential},*"
     name = f"({form.WORKSPACE})/[^/,]+,({form.GENERATION}),([{''.join(kinds)}]),({form.SECRET})?"
-    # Not terminal: that would end all enclosing routes too, with an empty response.
+    # Not terminal, because that would end all enclosing routes too, with an empty response.
     routes: list[dict[str, Any]] = [
         {"match": [{"vars": {_KIND: [kind]}}], "handle": [{"handler": "vars", "passed": "1"}, *handle]}
         for kind, handle in kinds.items()

@@ -1,6 +1,6 @@
-"""Ports of the services: checked first, and held until the services start.
+"""Checks the ports of the services, and holds them until the services start.
 
-Imports only the standard library: the portal's environment may not be installed yet.
+Imports only the standard library, because the portal's environment may not be installed yet.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ def check(instance: Instance) -> None:
 def hold_ports(instance: Instance) -> Iterator[None]:
     """Hold the ports during preparations, which can take minutes. Raises `Problem` like `check`.
 
-    The ports are bound without listening: the kernel assigns them to no outgoing connection, and no request
-    waits in an unread queue. A server can still take one: check again before the services start.
+    The ports are bound without listening, so the kernel does not assign them to outgoing connections, and no
+    request waits in an unread queue. Another server can still take a port, so check again before the services
+    start.
     """
     check(instance)
     with contextlib.ExitStack() as holders:
         for _, address, port in _required_ports(instance):
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             holder = holders.enter_context(socket.socket(family, socket.SOCK_STREAM))
-            # The services set it too: connections of an earlier run that are still closing do not conflict.
+            # The services set this option too, so closing connections of an earlier run do not conflict.
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with contextlib.suppress(OSError):
                 holder.bind((address, port))
@@ -52,7 +53,7 @@ def hold_ports(instance: Instance) -> Iterator[None]:
 
 
 def _required_ports(instance: Instance) -> tuple[tuple[str, str, int], ...]:
-    """Return setting, address and number of each port."""
+    """Return the setting, address and number of each port."""
     nodes = (
         ("BERTH_NODES_PORT", instance.nodes_bind, instance.nodes_port),
         ("BERTH_NODES_PORT and one", instance.nodes_bind, instance.redis_door_port),

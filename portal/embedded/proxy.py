@@ -1,11 +1,11 @@
 """Configuration of Caddy, the front door of the portal and of all workspaces on every machine.
 
-Every request for a workspace's host first goes to forward-auth. Its answer names the upstream: a Unix socket
-of this machine, the gateway of another node, or an address. Any other answer is returned to the client
-unchanged. A gap here is a security hole: change it together with its tests.
+Every request for a workspace's host first goes to forward-auth, whose answer names the upstream: a Unix
+socket on this machine, the gateway of another node, or an address. Any other answer is returned to the client
+unchanged. A gap here is a security hole, so change this module together with its tests.
 
-The same process connects the workspaces of this machine with the portal, as `provisioning.node_gateway` does
-on other machines. It therefore runs in the folder of the local driver's state.
+The same process connects this machine's workspaces with the portal, like `provisioning.node_gateway` on other
+machines. It therefore runs in the folder of the local driver's state.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from provisioning.endpoints import (
 from provisioning.node_gateway import CHUNKED, SECOND_NS, Certificates
 
 HEALTH_HOST = "health.berth.internal"
-"""The front door itself answers this host with 200, so health checks need no other port."""
+"""The front door itself answers requests for this host with 200, so health checks need no other port."""
 
 YEAR_S = 31_536_000
 READ_TIMEOUT_S = 3600
 BODY_TIMEOUT_S = 30
-"""Time for a request to arrive, from its first byte to the end of its body, until forward-auth admits it."""
+"""Maximum time from the first byte of a request to the end of its body, or until forward-auth admits it."""
 SMALL_BODY_BYTES = 64 * 1024
-"""Anyone may send a body of this size: forms of sign-in, tokens of other issuers."""
+"""Maximum body that anonymous clients may send, such as sign-in forms or tokens of other issuers."""
 MAX_BODY_BYTES = 4 * 1024 * 1024
-"""Larger than any request body that the portal accepts. Bodies of workspace requests are not limited."""
+"""Larger than any request body that the portal accepts. Requests to workspaces have no limit."""
 MAX_LARGE_BODIES = 24
-"""Maximum number of larger bodies in memory at once. Each takes up to 8 MiB."""
+"""Maximum number of large bodies in memory at once. Each takes up to 8 MiB."""
 SAML, MAX_SAML_BYTES, MAX_SAML_BODIES = "^/sign-in/saml/[^/]+/acs/$", 512 * 1024, 16
-"""Responses of SAML providers, which arrive without authentication and may name hundreds of groups."""
+"""Limits for SAML responses, which arrive without authentication and may name hundreds of groups."""
 MAX_HEADER_BYTES = 64 * 1024
 IDLE_NS = 180 * SECOND_NS
 # web and the gateway keep a connection for 120 s. The front door must close it first.
@@ -63,12 +63,11 @@ STREAMS: tuple[tuple[str, str], ...] = (
     (f"^/api/v1/environments/[A-Za-z0-9_-]+/builds/{_UUID}/stream/?$", ""),
     (f"^/api/v1/workspaces/{_UUID}/events/?$", "text/event-stream"),
 )
-"""The portal's event streams, served by the gateway process: patterns of path and Accept header. Keep in sync
-with `portal.stream_urls`."""
+"""Path and Accept patterns of the portal's event streams. Keep in sync with `portal.stream_urls`."""
 
-# Agents connect over loopback, as do the front door's own requests, never through the front door. No portal
-# path contains an encoded slash, backslash, dot segment or parameter, so the path matched here is the one
-# that the portal reads. It is matched in the form in which it is forwarded.
+# Agents and the front door's own requests connect over loopback, never through the front door. No portal path
+# contains an encoded slash, backslash, dot segment or parameter, so the path matched here is the path that
+# the portal reads. The path is matched in the form in which it is forwarded.
 INTERNAL_PATHS = r"(?i)^/+(gateway|agent|nodes)(/|$)"
 SUSPICIOUS_PATHS = r"(?i)^[^?]*(%2f|%5c|%25|%2e|%3b|%00|;|\\|//|/\.\.?(/|\?|$))"
 COMPRESSED = (
@@ -105,8 +104,8 @@ def config(
     `listen` is `host:port`, or `unix/PATH` behind `portal.embedded.front_guard`. `secret` is the path secret
     of forward-auth, `certificates` are the client certificates for other nodes' gateways, `storage` is a
     folder for Caddy itself. `https`: TLS ends in front of the front door. `passes` is the folder in which the
-    gateway process stores passes, None to disable them. `read_timeout_s` is how long an upload to a workspace
-    may pause.
+    gateway process stores passes, or None to disable passes. `read_timeout_s` is how long an upload to a
+    workspace may pause.
     """
     upload: dict[str, Any] = {"handler": "timeouts", "read_timeout": read_timeout_s * SECOND_NS}
     workspace = _workspace(
@@ -121,8 +120,8 @@ def config(
         **node_gateway.SERVER,
         "listen": [listen],
         "max_header_bytes": MAX_HEADER_BYTES,
-        # Time limit for a request with its body. Only `upload` extends it. It does not limit responses,
-        # WebSockets and event streams.
+        # Time limit for a request with its body, which only `upload` extends. Responses, WebSockets and event
+        # streams have no limit.
         "read_timeout": BODY_TIMEOUT_S * SECOND_NS,
         "idle_timeout": IDLE_NS,
         "routes": [
@@ -136,7 +135,7 @@ def config(
                 "terminal": True,
             },
             {
-                # Pages of the portal test with it whether this browser reaches workspaces.
+                # Portal pages use this host to test whether the browser can reach workspaces.
                 "match": [{"host": [f"{PROBE_LABEL}.{domain}"]}],
                 "handle": [
                     {
@@ -166,7 +165,7 @@ def config(
                 "terminal": True,
             },
             {
-                # Checked before the upstream is contacted; for a chunked body the length is checked as it
+                # Checked before the upstream is contacted. For a chunked body, the length is checked as it
                 # arrives.
                 "match": [{"header_regexp": {"Content-Length": {"pattern": more_than(MAX_BODY_BYTES)}}}],
                 "handle": [_door("portal"), {"handler": "error", "status_code": 413}],
@@ -203,7 +202,7 @@ def _hosts(domain: str) -> str:
 
 
 def _response_handlers(*, https: bool) -> list[dict[str, Any]]:
-    """Return handlers that set HSTS in every response and hide which server this is."""
+    """Return handlers that set HSTS in every response and hide the server software."""
     headers = {"Strict-Transport-Security": [f"max-age={YEAR_S}; includeSubDomains"]} if https else {}
     return [
         {"handler": "headers", "response": {"set": headers, "delete": ["Server"]}},
@@ -211,7 +210,7 @@ def _response_handlers(*, https: bool) -> list[dict[str, Any]]:
     ]
 
 
-# Set by the front door; removed from upstream responses to avoid duplicates.
+# The front door sets these headers, so remove them from upstream responses.
 _SINGLE_HEADERS = ["Strict-Transport-Security"]
 
 
@@ -238,7 +237,7 @@ def _stream(path: str, accept: str) -> dict[str, Any]:
 
 
 def _door(name: str) -> dict[str, Any]:
-    """Record the kind of upstream, for `outage.routes`."""
+    """Return a handler that records the kind of upstream, for `outage.routes`."""
     return {"handler": "vars", "door": name}
 
 
@@ -247,17 +246,17 @@ _COMPRESS = {
     "encodings": {"gzip": {}, "zstd": {}},
     "prefer": ["zstd", "gzip"],
     "minimum_length": 1024,
-    # Event streams are excluded: each line has to arrive at once.
+    # Event streams are excluded, because each line has to arrive at once.
     "match": {"headers": {"Content-Type": list(COMPRESSED)}},
 }
 
 
 def _to_portal(address: str, secret: str) -> dict[str, Any]:
-    """Return a handler to web or the gateway process. A client cannot remove the front door's proof."""
+    """Return a handler that forwards to web or the gateway process, with the front door's credential."""
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": address}],
-        # Requests of pages are small, and anonymous clients can open many at once.
+        # Page requests are small, and anonymous clients can open many at once.
         "transport": node_gateway.transport(idle_ns=PORTAL_IDLE_NS, idle=64, read_buffer_size=4096),
         "headers": {
             "request": {
@@ -274,10 +273,10 @@ def _small_body() -> dict[str, Any]:
 
 
 def _buffered(address: str, secret: str, size: int) -> list[dict[str, Any]]:
-    """Return handlers to web that hold a body of up to `size` bytes until it is complete.
+    """Return handlers to web that buffer a body of up to `size` bytes until it is complete.
 
-    A thread of the portal therefore never waits for one. A body that is too large stays one byte short of
-    filling the buffer.
+    A thread of the portal therefore never waits for a body. The buffer is one byte larger than the limit, so
+    that a body that is too large cannot fill it.
     """
     return [
         {"handler": "request_body", "max_size": size},
@@ -286,9 +285,9 @@ def _buffered(address: str, secret: str, size: int) -> list[dict[str, Any]]:
 
 
 def _large_bodies(address: str, secret: str) -> list[dict[str, Any]]:
-    """Return the routes of large bodies. The last one is for authenticated clients."""
+    """Return the routes for large bodies. The last one is for authenticated clients."""
     large = [{"header_regexp": {"Content-Length": {"pattern": more_than(SMALL_BODY_BYTES)}}}, CHUNKED]
-    # Caddy counts requests by the text of the address, so each has one of its own.
+    # Caddy counts requests by the text of the address, so each route has a different text.
     saml = _counted(
         f"tcp4/{address}",
         f"{front_door.LIVE_PATH}?",
@@ -313,9 +312,9 @@ def _large_bodies(address: str, secret: str) -> list[dict[str, Any]]:
 
 
 def _live(places: Upstreams, secret: str) -> dict[str, Any]:
-    """Return the route by which load balancers probe this host: the gateway process and web have to answer.
+    """Return the route with which load balancers probe this host: the gateway process and web must answer.
 
-    Web is asked after the gateway process has answered: without it, this host serves no notebooks or streams.
+    The gateway process is asked first, because without it this host serves no notebooks or streams.
     """
     ask = {
         "handler": "reverse_proxy",
@@ -344,9 +343,9 @@ def _counted(
     to_portal: list[dict[str, Any]],
     proof: Mapping[str, list[str]] | None = None,
 ) -> dict[str, Any]:
-    """Return a handler that asks web at `uri`, and reads the body only if the answer is a success.
+    """Return a handler that first asks web at `uri`, and reads the body only if web agrees.
 
-    A request counts until it has been answered. Above `at_once` requests the answer is 503.
+    A request counts until it has been answered. Above `at_once` requests, the answer is 503.
     """
     return {
         "handler": "reverse_proxy",
@@ -411,8 +410,8 @@ def _guard(auth: str, secret: str, certificates: Certificates, upload: dict[str,
                     "X-Forwarded-Uri": ["{http.request.uri}"],
                     "X-Forwarded-Host": ["{http.request.hostport}"],
                 },
-                # The subrequest asks about a WebSocket handshake but does not perform it. Its path proves the
-                # front door.
+                # The subrequest asks about a WebSocket handshake but does not perform it. Its path
+                # authenticates the front door.
                 "delete": ["Connection", "Upgrade", front_door.TOKEN_HEADER, SOCKET_HEADER],
             },
             "response": {"delete": _SINGLE_HEADERS},
@@ -429,11 +428,11 @@ def _guard(auth: str, secret: str, certificates: Certificates, upload: dict[str,
 
 
 Read = Callable[[str], str]
-"""Placeholder of a header, of forward-auth's answer or of an authenticated request."""
+"""Returns the placeholder of a header, in forward-auth's answer or in an authenticated request."""
 
 
 def _auth_header(header: str) -> str:
-    """Return the placeholder of a header of forward-auth's answer."""
+    """Return the placeholder of a header in forward-auth's answer."""
     return f"{{http.reverse_proxy.header.{header}}}"
 
 
@@ -469,7 +468,7 @@ def _workspace_routes(
     ]
 
 
-# A node's gateway could not reach the app: answer as for an app of this machine.
+# A node's gateway could not reach the app. Answer as for an app on this machine.
 _UNAVAILABLE: dict[str, Any] = {
     "match": {"status_code": [502, 504], "headers": {UNAVAILABLE_HEADER: ["*"]}},
     "routes": [{"handle": [{"handler": "error", "status_code": "{http.reverse_proxy.status_code}"}]}],
@@ -477,7 +476,7 @@ _UNAVAILABLE: dict[str, Any] = {
 
 
 def _to_stream() -> dict[str, Any]:
-    """Return a handler to the gateway process, which forwards by `_authorized_route` while access lasts."""
+    """Return a handler to the gateway process, which uses `_authorized_route` while access is valid."""
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": f"unix/{_auth_header(STREAM_PLACE_HEADER)}"}],
@@ -521,7 +520,7 @@ def _authorized_route(secret: str, certificates: Certificates, upload: dict[str,
 
 
 def _credentials() -> list[dict[str, Any]]:
-    """Return routes that replace the client's credentials by forward-auth's and drop Berth's headers."""
+    """Return routes that replace the client's credentials with forward-auth's and drop Berth's headers."""
     routes: list[dict[str, Any]] = [
         {"handle": [{"handler": "headers", "request": {"delete": ["Authorization", "Cookie", OWN_HEADERS]}}]}
     ]
@@ -536,7 +535,7 @@ def _credentials() -> list[dict[str, Any]]:
 
 
 def _to_socket(read: Read, *, add: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Return a handler to a workspace of this machine; an invalid socket name gives 502."""
+    """Return a handler to a workspace on this machine. An invalid socket name results in 502."""
     handler = node_gateway.to_socket()
     handler["headers"] = {"request": {"set": dict(add)}, "response": {"delete": _SINGLE_HEADERS}}
     pattern = {"name": "socket", "pattern": f"^{SOCKET_NAME.pattern}$"}
@@ -557,7 +556,7 @@ def _to_app(
     address: str, *, tls: dict[str, Any] | None = None, add: dict[str, list[str]] | None = None
 ) -> dict[str, Any]:
     more = {} if tls is None else {"tls": tls}
-    # Over TLS Caddy would send the upstream's address.
+    # Over TLS, Caddy would send the upstream's address.
     headers = {"Host": ["{http.request.hostport}"], **(add or {})}
     return {
         "handler": "reverse_proxy",

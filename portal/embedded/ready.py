@@ -1,6 +1,6 @@
 """Waits until a service answers: `python -m portal.embedded.ready PORT`.
 
-For units of systemd whose program cannot report that it is ready, so that the front door starts after it.
+For systemd units whose program cannot report when it is ready, so that the front door starts later.
 """
 
 from __future__ import annotations

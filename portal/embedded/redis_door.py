@@ -1,9 +1,9 @@
 """TLS endpoint of Redis for nodes, in front of the server on loopback.
 
 Run as `python -m portal.embedded.redis_door --listen HOST:PORT --to PORT --tls FOLDER`. The bundled server
-has no TLS. Clients are limited to a few connections and must present a node's certificate in time; their
-Redis user limits their rights. What a node sends is limited in bytes, so that it cannot fill Redis faster
-than `portal.fleet.machines.redis_guard` sees it.
+has no TLS. Clients may open only a few connections and must present a node's certificate in time; their Redis
+user limits their rights. The bytes from each node are limited, so that a node cannot fill Redis faster than
+`portal.fleet.machines.redis_guard` reacts.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ MAX_HANDSHAKES_OF_AN_ADDRESS = 16
 CHUNK = 64 * 1024
 BURST_BYTES = 32 << 20
 BYTES_PER_S = 4 << 20
-"""A node sends at most this on average, on all connections together; a busy one sends some KiB."""
+"""Maximum average bytes per second from a node on all its connections. A busy node sends a few KiB."""
 BACKLOG = 256
 _NODE = re.compile(r"node:([a-z0-9-]{1,63})")
 
 
 @dataclass(slots=True)
 class Allowance:
-    """Bytes that a node may still send now, on the loop's clock."""
+    """The bytes that a node may still send, on the loop's clock."""
 
     at: float
     left: float = BURST_BYTES
@@ -62,7 +62,7 @@ class Door:
 
     async def serve(self, host: str, port: int) -> asyncio.Server:
         """Start listening. Raises `OSError`."""
-        # TLS starts below, so that handshakes can be counted and limited.
+        # TLS starts later, so that handshakes can be counted and limited.
         return await asyncio.start_server(self._accept, host, port, backlog=BACKLOG)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -135,7 +135,7 @@ async def _copy(
 
 
 def context_of(folder: Path) -> ssl.SSLContext:
-    """Return a TLS context for clients of Berth's authority. Raises `OSError` or `ssl.SSLError`."""
+    """Return a TLS context for clients with Berth's certificates. Raises `OSError` or `ssl.SSLError`."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(folder / "authority.pem"))
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = ssl.CERT_REQUIRED

@@ -1,6 +1,6 @@
 """Executes the bundled Redis-compatible server: `python -m portal.embedded.redis_server ARGUMENT…`.
 
-For systemd units, which need absolute paths: the server's path depends on the Python installation.
+For systemd units, which need absolute paths, because the server's path depends on the Python installation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one-command start: check, prepare, start, supervise, and stop gracefully."""
+"""The one-command start: checks, prepares, starts, supervises and gracefully stops the services."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Up:
                 instance_lock.state_path(instance.run_dir).unlink(missing_ok=True)
 
     def _end_passes(self) -> None:
-        """Delete all passes: no process uses them now."""
+        """Delete all passes, because no process uses them now."""
         folder, secret = self._instance.passes_dir, self._secrets.get("gateway_secret")
         if folder is not None and secret:
             with contextlib.suppress(OSError):
@@ -129,7 +129,7 @@ class Up:
             step.result = builder.wait(step.update)
 
     def _choose_account(self, binaries: preflight.Binaries) -> account.Account | None:
-        """Choose the account of the services and prepare its files; None: the current user."""
+        """Return the account of the services and prepare its files; None for the current user."""
         try:
             chosen = account.choose(
                 self._instance,
@@ -166,7 +166,7 @@ class Up:
         )
 
     def _set_redis_data_aside(self) -> str:
-        """Move Redis's data aside if it is unreadable (after a full disk or a crash of the machine)."""
+        """Move Redis's data aside if it is damaged, for example after a full disk or a power failure."""
         data = self._instance.redis_dir / "appendonlydir"
         if not data.exists():
             return ""
@@ -178,7 +178,7 @@ class Up:
     async def _serve(self, programs: tuple[Program, ...]) -> int:
         console, loop = self._console, asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, *_KEEP_SIGNALS):
-            # Under nohup a hang-up is ignored; keep it so.
+            # Under nohup, a hang-up is ignored. Keep it that way.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self._on_signal, number)
         self._supervisor = Supervisor(
@@ -192,7 +192,7 @@ class Up:
         )
         watch = self._disk_watch()
         if self._account is not None:
-            # Root opens the database first and closes it last, so SQLite's files beside it belong to root
+            # Root opens the database first and closes it last, so that SQLite's other files belong to root
             # too.
             await asyncio.to_thread(watch.keep_reserve)
         self._supervisor.start()
@@ -214,7 +214,7 @@ class Up:
         return 0
 
     def _release_host(self) -> str:
-        """Restore the machine's state except for workspaces; return what to add to the step's result."""
+        """Restore the machine's state except for workspaces. Returns a note for the step's result."""
         folders = {"home": str(self._instance.home), "homes": str(self._instance.homes_dir)}
         pool = PoolConfig(slug="", driver="local", config=folders)
         try:
@@ -270,7 +270,7 @@ class Up:
         self._stop.set()
 
     async def _stop_workspaces(self) -> None:
-        """Ask the portal to stop all workspaces, and wait; a second Ctrl-C leaves them running."""
+        """Ask the portal to stop all workspaces, and wait. A second Ctrl-C leaves them running."""
         with self._console.step("Workspaces") as step:
             step.update("stopping (Ctrl-C again leaves them running)")
             process = await asyncio.create_subprocess_exec(

@@ -19,14 +19,14 @@ from portal.common import rate_limits
 from portal.embedded import health
 
 LARGE_BODIES = rate_limits.Limit(8, 30)
-"""Rate limit of a user's large bodies: two windows allow fewer than the front door holds at once."""
+"""Rate limit for a user's large bodies. Two windows allow fewer than the front door holds at once."""
 
 
 @login_not_required
 @never_cache
 @require_safe
 def healthz(_request: HttpRequest) -> JsonResponse:
-    """Return the health of every part: 200 if all are healthy, else 503."""
+    """Return the health of all parts: 200 if all are healthy, else 503."""
     parts = health.check()
     ok = all(part.ok for part in parts)
     return JsonResponse(
@@ -40,7 +40,7 @@ def healthz(_request: HttpRequest) -> JsonResponse:
 @never_cache
 @require_safe
 def live(_request: HttpRequest) -> HttpResponse:
-    """Return 200 while this process answers, regardless of the others."""
+    """Return 200 while this process answers, regardless of other processes."""
     return HttpResponse("ok\n", content_type="text/plain; charset=utf-8")
 
 
@@ -61,7 +61,7 @@ class LargeBody(APIView):
 @never_cache
 @require_safe
 def large_body(request: HttpRequest) -> HttpResponse:
-    """Return `LargeBody`'s response. A browser that has signed out is sent to sign-in."""
+    """Return `LargeBody`'s response. Redirects signed-out browsers to sign-in."""
     response: HttpResponse = _LARGE_BODY(request)
     if response.status_code == 401 and "text/html" in request.headers.get("Accept", ""):
         return redirect(settings.LOGIN_URL)

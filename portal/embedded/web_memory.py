@@ -1,7 +1,7 @@
-"""Returns the memory of large requests to the system.
+"""Returns memory to the system after large requests.
 
-Parsed JSON takes many times the size of its body. A request that fails is part of a reference cycle with its
-error, so only a collection frees it, and an idle process runs none. The C library keeps freed memory, too.
+Parsed JSON takes many times the size of its body. A failed request is in a reference cycle with its error, so
+only garbage collection frees it, which idle processes do not run. The C library also keeps freed memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from contextlib import suppress
 
 RELEASE_AFTER_S = 2.0
-"""One release serves all requests that end within this time."""
+"""Delay of a release, which serves all requests that end in the meantime."""
 _lock = threading.Lock()
 _timers: list[threading.Timer] = []
 
@@ -31,6 +31,6 @@ def _release() -> None:
     with _lock:
         _timers.clear()
     gc.collect()
-    # Only glibc has it.
+    # Only glibc has this function.
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

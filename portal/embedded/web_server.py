@@ -1,6 +1,6 @@
 """gunicorn's configuration for the web processes (`-c python:portal.embedded.web_server portal.wsgi`).
 
-docs/adr/0016-processes.md explains the choice of gunicorn and threads, and the basis of the numbers.
+docs/adr/0016-processes.md explains the choice of gunicorn and threads, and the numbers.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from portal.scheduling import pauses
 loading.begin()
 bind = f"127.0.0.1:{os.environ.get('BERTH_WEB_PORT') or int(os.environ.get('BERTH_PORT') or 8000) + 1}"
 workers = int(os.environ.get("BERTH_WEB_PROCESSES") or 2)
-# Some requests wait for something else, such as a log that a node has to read: they must not block a process.
+# Some requests wait, for example for a log that a node has to read, and must not block a process.
 worker_class = "portal.embedded.web_worker.DeadlineWorker"
 threads = int(os.environ.get("BERTH_WEB_THREADS") or 8)
-# The front door keeps a connection for 60 s and must close it first: a request may be on its way.
+# The front door keeps connections for 60 s and must close them first, because a request may be in transit.
 keepalive = 120
 timeout = 60
 graceful_timeout = 3
-# Code is loaded once and shared by the processes.
+# Load the code once, so that the processes share it.
 preload_app = True
 control_socket_disable = True
 loglevel = "warning"
@@ -40,12 +40,12 @@ gunicorn.SERVER = "berth"
 
 
 def when_ready(_server: Any) -> None:
-    """Freeze what is loaded, so the garbage collector does not write to shared pages."""
+    """Freeze all loaded objects, so that the garbage collector does not write to shared pages."""
     loading.end()
 
 
 def post_request(_worker: Any, _request: Any, environ: Any, _response: Any) -> None:
-    """Collect garbage of decisions, previews and large bodies, now that the response has been sent."""
+    """Collect the garbage of decisions, previews and large bodies after the response was sent."""
     pauses.collect_if_due()
     length = environ.get("CONTENT_LENGTH") or ""
     if length.isdecimal() and int(length) > SMALL_BODY_BYTES:

@@ -1,6 +1,6 @@
 """gunicorn's thread worker with time limits for requests and for reading responses.
 
-gunicorn has none: a client that sends a byte now and then would block one of few threads.
+gunicorn has no such limits, so a client that sends a byte now and then would block one of few threads.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ SEND_TIMEOUT_S = 60.0
 
 
 class DeadlineSocket(socket.socket):
-    """A client's connection. Reads fail after a deadline set by `begin` and `go_on`."""
+    """A client's connection. Reads fail after a deadline, which `begin` and `start_body_deadline` set."""
 
     until = float("inf")
 
     def begin(self) -> None:
-        """Start the deadline for the head of a request."""
+        """Start the deadline for the request head."""
         self.until = time.monotonic() + HEAD_TIMEOUT_S
 
     def start_body_deadline(self) -> None:
@@ -41,7 +41,7 @@ class DeadlineSocket(socket.socket):
             self.settimeout(max(self.until - time.monotonic(), 0.001))
             return super().recv(size, flags)
         except TimeoutError:
-            # To the worker this looks like a disconnected client.
+            # To the worker, this looks like a disconnected client.
             raise ConnectionResetError(errno.ECONNRESET, "the request did not come in time") from None
         finally:
             if self.fileno() >= 0:
@@ -59,7 +59,7 @@ class DeadlineWorker(gthread.ThreadWorker):
 
     def handle(self, conn: Any) -> Any:
         if not conn.initialized and not conn.wait_for_data(0.0):
-            # No data yet: the poller waits instead of a thread.
+            # No data yet, so let the poller wait instead of a thread.
             return gthread._DEFER
         conn.sock.begin()
         return super().handle(conn)

@@ -1,4 +1,4 @@
-"""Counting and stopping workspaces for `down`, Ctrl-C and `status`: `manage.py workspaces stop|count`."""
+"""Counts and stops workspaces for `down`, Ctrl-C and `status`: `manage.py workspaces stop|count`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def counts() -> dict[str, int]:
 
 
 def stop(*, limit_s: float = STOP_LIMIT_S) -> str:
-    """Stop all workspaces and wait until none holds resources. Return the result as text."""
+    """Stop all workspaces and wait until none holds resources. Returns the result as text."""
     holding = Workspace.objects.filter(state__in=HOLDING)
     before = holding.count()
     services.stop_all(actor=SYSTEM, reason="Berth is shutting down")

@@ -44,7 +44,7 @@ from portal.people.accounts.models import ApiToken
 from provisioning.gpu.check.report import schema
 
 REQUESTABLE_KINDS = [(kind.value, kind.label) for kind in PROOFS]
-"""Kinds that can be requested; a start requests changes of MIG layouts."""
+"""Kinds that clients can request. Only starts request changes of MIG layouts."""
 SCOPES = {"GET": Scope.POOLS_READ, "*": Scope.POOLS_WRITE}
 
 
@@ -62,7 +62,7 @@ class ProgressSerializer(serializers.Serializer[Any]):
 
 
 class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
-    """A check or a scrub of one device. If `simulated`, it says nothing about hardware."""
+    """A check or scrub of one device. If `simulated`, the result says nothing about hardware."""
 
     device = serializers.UUIDField(source="device_id", help_text="Id of the accelerator.")
     uuid = serializers.CharField(source="device.uuid", help_text="UUID of the accelerator, from its driver.")
@@ -122,7 +122,7 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
 
 
 class GpuCheckDetailSerializer(GpuCheckSerializer):
-    """A run with its report, in the schema at `/schemas/gpu-check`; empty until done."""
+    """A run with its report (schema: `/schemas/gpu-check`), which is empty until the run is done."""
 
     report = serializers.JSONField(help_text="The check's report. Its schema is at `/schemas/gpu-check`.")
 
@@ -401,7 +401,7 @@ class PoolChecksSerializer(StrictSerializer):
 
 
 class PoolChecks(ApiView):
-    """The settings of a pool, which always exist."""
+    """The check settings of a pool."""
 
     tag = "gpus"
     operation_ids = {"get": "getPoolChecks", "put": "setPoolChecks"}

@@ -1,4 +1,4 @@
-"""Baselines of a device's figures besides the datasheet: earlier passes of it and of other devices."""
+"""Baselines for a device's figures besides the datasheet: earlier passes of this and other devices."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun
 from provisioning.gpu.check.thresholds import OWN, lacks_datasheet
 
 ENOUGH_DEVICES = 3
-"""With fewer devices a median says more about them than about the model."""
+"""Minimum number of devices for a median; with fewer, it says little about the model."""
 ENOUGH_NEIGHBOURS = 2
 AGREE = 0.1
-"""Maximum deviation from the median for figures of a model without a datasheet, as a share."""
+"""Maximum relative deviation from the median, for a model without a datasheet."""
 MAX_DEVICES = 64
 MAX_OWN_PASSES = 32
 DRIVER, SOFTWARE, METRIC = "driver_version", "software", "metric"
-"""Keys beside `free_mib` in the measures of a run."""
+"""Keys in a run's measures, besides `free_mib`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Baselines:
-    """Medians of the fleet and of the node by figure, measured with `software`."""
+    """Medians of the fleet and of the node, by figure, measured with `software`."""
 
     software: str = ""
     fleet: dict[str, float] = field(default_factory=dict)
@@ -38,9 +38,9 @@ class Baselines:
 def baselines_for(device: Device) -> Baselines:
     """Return the baselines for a check of this device, from passes with the last software of its node.
 
-    A check with other software ignores them, as only the check knows the current software. Without a
-    datasheet no first pass would be possible; in that case, values that enough devices of the model agree on
-    are used.
+    Only the check knows the current software, so a check with other software ignores these baselines. Without
+    a datasheet, no first pass would be possible, so values on which enough devices of the model agree are
+    used.
     """
     same_model = Device.objects.filter(
         model=device.model, kind=device.kind, node__pool__simulated=device.node.pool.simulated
@@ -64,7 +64,7 @@ def baselines_for(device: Device) -> Baselines:
 
 
 def _free_memory_of(device: Device, software: str) -> dict[str, float]:
-    """Return the free memory of the device itself when it last passed, by ECC mode and display."""
+    """Return the device's own free memory when it last passed, by ECC mode and display."""
     passes = GpuCheckRun.objects.filter(_PASSED, device=device).only("measures").order_by("-created_at")
     memory_by_metric: dict[str, float] = {}
     for run in passes[:MAX_OWN_PASSES]:
@@ -75,9 +75,9 @@ def _free_memory_of(device: Device, software: str) -> dict[str, float]:
 
 
 def _own_figures_of(device: Device) -> dict[str, float]:
-    """Return links and retired memory of the device itself in its last check that did not fail.
+    """Return the device's own links and retired memory in its last check that did not fail.
 
-    By returning the device to service, a person accepts its present state.
+    A person who returns the device to service accepts its current state.
     """
     accepted = EventTarget.objects.filter(
         kind=TargetKind.DEVICE,
@@ -96,7 +96,7 @@ def _own_figures_of(device: Device) -> dict[str, float]:
 
 
 def _software_of(devices: QuerySet[Device]) -> str:
-    """Return the software of the newest pass or unrefuted check of these devices."""
+    """Return the software of the newest pass, or undecided check, of these devices."""
     newest = GpuCheckRun.objects.filter(_NOT_REFUTED, device__in=devices).order_by("-created_at").first()
     return software_of(newest) if newest is not None else ""
 
@@ -107,7 +107,7 @@ def software_of(run: GpuCheckRun) -> str:
 
 
 def clean_free_mib(device: Device) -> int | None:
-    """Return the free memory of the device when last clean, if its driver has not changed."""
+    """Return the device's free memory when it was last clean, if its driver has not changed."""
     last = (
         GpuCheckRun.objects.filter(device=device, kind=CheckKind.SCRUB, verdict=CheckVerdict.PASS)
         .order_by("-created_at")
@@ -117,7 +117,7 @@ def clean_free_mib(device: Device) -> int | None:
 
 
 def _same_driver(run: GpuCheckRun, device: Device) -> bool:
-    """Return whether the run used the node's current driver; others reserve other amounts of memory."""
+    """Return whether the run used the node's current driver. Drivers reserve different amounts of memory."""
     return bool(run.measures.get("free_mib", {}).get(DRIVER) == device.node.driver_version)
 
 
@@ -126,7 +126,7 @@ _NOT_REFUTED = _PASSED | Q(kind=CheckKind.CHECK, unjudged=True)
 
 
 def _last_figures(devices: QuerySet[Device], software: str, condition: Q) -> list[dict[str, float]]:
-    """Return the latest figures per device, from its last run per level, if measured with this software."""
+    """Return each device's latest figures from its last run per level, if measured with this software."""
     later = GpuCheckRun.objects.filter(
         condition, device=OuterRef("device"), level=OuterRef("level"), created_at__gt=OuterRef("created_at")
     )

@@ -1,4 +1,4 @@
-"""Device errors seen by a node's watcher between checks: devices are cordoned and holders notified.
+"""Handles device errors that a node's watcher sees between checks: cordons devices and notifies users.
 
 Workspaces on such a device keep running if they can. A passing check lifts the cordon, as after a failed
 check. An XID caused by an application never cordons a device (`provisioning.gpu.check.consequences`).
@@ -30,9 +30,9 @@ NOTICE = "workspace.device_error"
 
 
 def apply(report: DeviceErrors) -> int:
-    """Cordon the devices of the node that the errors affect, and return the number of valid errors.
+    """Cordon the node's affected devices, and return the number of valid errors. Idempotent.
 
-    Never raises for the content of a report; errors about unknown devices are logged and ignored. Idempotent.
+    Logs and ignores errors about unknown devices.
     """
     gpus = {
         _slot(str(device.facts.get("pci_bus_id") or "")): device
@@ -66,9 +66,9 @@ def _slot(bus: str) -> str:
 
 @transaction.atomic
 def _act(device: Device, consequence: Consequence) -> None:
-    """Cordon the device and notify holders.
+    """Cordon the device and notify the owners of its workspaces.
 
-    The kernel's line is not shown, as it may name a user's program.
+    Does not show the kernel's log line, which may name a user's program.
     """
     if not _is_out_for(device, consequence):
         cordon_device(
@@ -82,7 +82,7 @@ def _act(device: Device, consequence: Consequence) -> None:
 
 
 def _is_out_for(device: Device, consequence: Consequence) -> bool:
-    """Return whether the current recovery already covers this one, as errors may come in bursts."""
+    """Return whether the current recovery already covers this error. Errors may come in bursts."""
     actions = tuple(Action)
     return (
         device.cordoned
@@ -92,7 +92,7 @@ def _is_out_for(device: Device, consequence: Consequence) -> bool:
 
 
 def _holders(device: Device) -> QuerySet[Workspace]:
-    """Return workspaces with the GPU, a share of it or an instance on it."""
+    """Return the workspaces with the GPU, a share of it or an instance on it."""
     condition = Q(device=device) | Q(device__parent_uuid=device.uuid, device__node=device.node_id)
     grants = AllocatedDevice.objects.filter(condition, active=True)
     workspaces = Workspace.objects.filter(state__in=ENDS, pk__in=grants.values("allocation__workspace"))
@@ -100,7 +100,7 @@ def _holders(device: Device) -> QuerySet[Workspace]:
 
 
 def _notify(device: Device, consequence: Consequence, workspaces: Iterable[Workspace]) -> None:
-    """Notify each holder once per start, even after it was read, as errors may continue for hours."""
+    """Notify each owner once per start, because errors may continue for hours."""
     for workspace in workspaces:
         url = f"/workspaces/{workspace.pk}/"
         notifications = Notification.objects.filter(user=workspace.owner_id, kind=NOTICE, url=url)

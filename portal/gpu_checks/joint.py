@@ -1,6 +1,6 @@
-"""Checks of all GPUs of a node at once: whether power and cooling suffice, and results stay correct.
+"""Checks all GPUs of a node at once: whether power and cooling suffice, and results stay correct.
 
-The run belongs to the first GPU; the others are its peers, reserved until it has ended.
+The run belongs to the first GPU. The other GPUs are its peers, which are reserved until it has ended.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ MIN_GPUS = 2
 def request_joint_check(*, actor: User | SystemActor, node_id: UUID) -> GpuCheckRun:
     """Request a check of all GPUs of an idle node at once, and return its run.
 
-    Nothing is placed on these GPUs until the run has ended. The node may be cordoned; cordoned, failed and
+    Nothing is placed on these GPUs until the run has ended. The node may be cordoned. Cordoned, failed and
     partitioned GPUs do not take part. A repeated request returns the open run. Raises `NotAllowed`,
     `NotFound`, and `StateConflict` with the reason from `refusal`.
     """
     require_operator(actor)
-    # Only cycles allocate capacity, under this lock, so none can allocate a GPU of the node meanwhile.
+    # Only cycles allocate capacity, under this lock, so no GPU of the node can be allocated meanwhile.
     PlacementLock.hold()
     node = Node.objects.select_related("pool").filter(pk=node_id, retired=False).first()
     if node is None:

@@ -1,7 +1,7 @@
 """Ends workspaces whose accelerator has disappeared, and notifies their owners.
 
-They are searched after each inventory, so that none is missed if a worker dies. A workspace that has not been
-started is queued again at its old position.
+Searches all workspaces after each inventory, so that none is missed if a worker dies. A workspace that has
+not been started is queued again at its old position.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def end_all(event: InventoryApplied) -> int:
         try:
             ended += end_workspace(workspace_id)
         except (NotFound, StateConflict):
-            # It ended meanwhile.
+            # The workspace has ended meanwhile.
             continue
         except Exception:
             log.exception("could not end workspace %s, whose GPU is missing", workspace_id)
@@ -74,13 +74,13 @@ def end_workspace(workspace_id: UUID) -> bool:
 
 
 def _is_not_started(workspace: Workspace) -> bool:
-    """Return whether nothing has been started; only then its allocation may be released at once."""
+    """Return whether nothing was started. Only then may the allocation be released at once."""
     waits = workspace.waits_for_checks or workspace.waits_for_home
     return workspace.state == State.PROVISIONING and waits
 
 
 def _name(grant: AllocatedDevice) -> str:
-    """Return the name of the device on the node of its allocation, wherever it is now."""
+    """Return the name of the device on the node of its allocation, even if it has moved."""
     grant.device.node = grant.allocation.node
     return display_name(grant.device)
 

@@ -1,4 +1,4 @@
-"""Runs without an answer."""
+"""Handles runs without an answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from portal.gpu_checks.models import OPEN, GpuCheckRun
 
 
 def sweep_lost() -> int:
-    """Send runs without an answer again, give up after the last attempt, and return how many were lost."""
+    """Repeat runs without an answer, give up after the last attempt, and return the number of lost runs."""
     now = timezone.now()
     nodes: set[UUID] = set()
     lost = 0
@@ -24,6 +24,6 @@ def sweep_lost() -> int:
         lost += results.handle_missing_answer(run_id)
     for node_id in sorted(nodes):
         runs.send_waiting(node_id)
-    # Devices without a run are freed, as rows of runs can be deleted.
+    # Free devices that are reserved without a run, because rows of runs can be deleted.
     peers.release_unused(list(peers.unused_reservations().values_list("pk", flat=True)))
     return lost

@@ -54,14 +54,14 @@ class CheckVerdict(models.TextChoices):
 
 
 class GpuCheckRun(models.Model):
-    """A check, scrub or reset of a device, an end of a link check, or a change of a MIG layout.
+    """A check, scrub or reset of a device, one end of a link check, or a change of a MIG layout.
 
     A device has at most one open run. `report` is the result in the published schema; `measures` are its
     judged figures by name with their limits, for trends. Runs in simulated pools are marked `simulated` and
-    say nothing about hardware. `plan` is the layout change: `destroy` and `create`. `unjudged` means that
-    only figures without a known limit prevented a pass. `peers` are idle devices that links are measured to
-    or, of a joint check, the other GPUs under load; they are reserved while the run is open. `partner` is the
-    run at the other end of a link between two nodes; `plan` is then their meeting point.
+    say nothing about hardware. `plan` is the layout change (`destroy` and `create`) or, in a link check, the
+    address where both ends meet. `unjudged` means that only figures without a known limit prevented a pass.
+    `peers` are idle devices whose links are measured or, in a joint check, the other GPUs under load; they
+    are reserved while the run is open. `partner` is the run at the other end of a link between two nodes.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

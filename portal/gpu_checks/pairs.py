@@ -1,8 +1,7 @@
-"""Checks of the link between two nodes. Each link check consists of two runs.
+"""Checks the link between two nodes. Each link check consists of two runs.
 
 A link has two ends, so its result never cordons a device or a node. Each end is a run like a check of its
-device, which is not allocated meanwhile. Each run has its own deadline; this module does not wait for
-anything.
+device, which is not allocated meanwhile. Each run has its own deadline, so this module never waits.
 """
 
 from __future__ import annotations
@@ -43,12 +42,11 @@ RDMA = "rdma"
 def request_link_check(*, actor: User | SystemActor, node_id: UUID, with_node_id: UUID) -> GpuCheckRun:
     """Request a check of the link between two nodes, and return the run of the first node.
 
-    It uses an idle GPU of each node. Nothing is placed on either GPU until its run has ended. A repeated
-    request returns the open run. Raises `NotAllowed`, `NotFound`, and `StateConflict` with the reason from
-    `refusal`.
+    Uses an idle GPU of each node. Nothing is placed on either GPU until its run has ended. A repeated request
+    returns the open run. Raises `NotAllowed`, `NotFound`, and `StateConflict` with the reason from `refusal`.
     """
     require_operator(actor)
-    # Only cycles allocate capacity, under this lock, so none can allocate either device meanwhile.
+    # Only cycles allocate capacity, under this lock, so neither device can be allocated meanwhile.
     PlacementLock.hold()
     node, other = _node(node_id), _node(with_node_id)
     under_way = GpuCheckRun.objects.filter(
@@ -113,7 +111,7 @@ def _refusal_of_end(node: Node) -> Reason | None:
 
 
 def checkable_nodes(node: Node) -> tuple[list[Node], Reason | None]:
-    """Return the nodes to which its link can be checked now, or the reason if there is no such node.
+    """Return the nodes to which the node's link can be checked now, or the reason if there are none.
 
     The number of queries is constant. Whether a node is busy with other checks is only detected on request.
     """
@@ -144,7 +142,7 @@ def _node(node_id: UUID) -> Node:
 
 
 def _take(node: Node) -> Device:
-    """Return an idle GPU of the node under lock, skipping locked ones."""
+    """Lock and return an idle GPU of the node. Skips locked GPUs."""
     candidates = idle_gpus([node]).select_related("node", "node__pool").order_by("index")
     device = candidates.select_for_update(of=("self",), skip_locked=True).first()
     if device is None:
@@ -155,7 +153,7 @@ def _take(node: Node) -> Device:
 
 
 def _link_ends(node: Node, other: Node) -> tuple[str, Node, Node]:
-    """Return the address where both meet, the node that listens there, and the node that connects."""
+    """Return the meeting address, the node that listens there, and the node that connects."""
     for first, second in ((node, other), (other, node)):
         if address := address_of(first):
             return address, first, second
@@ -172,7 +170,7 @@ def address_of(node: Node) -> str:
 
 
 def _port(address: str) -> int | None:
-    """Return a port that no open check uses at the address, or `None`. Requires `PlacementLock`."""
+    """Return a port at the address that no open check uses, or `None`. Requires `PlacementLock`."""
     open_runs = GpuCheckRun.objects.filter(kind=CheckKind.PAIR, state__in=OPEN)
     meetings = [plan.get("meeting", {}) for plan in open_runs.values_list("plan", flat=True)]
     taken = {meeting.get("port") for meeting in meetings if meeting.get("address") == address}
@@ -180,5 +178,5 @@ def _port(address: str) -> int | None:
 
 
 def _bandwidth_of(node: Node) -> float:
-    """Return the bandwidth of its slowest active RDMA port in GB/s; 0 if unknown."""
+    """Return the bandwidth of the node's slowest active RDMA port in GB/s; 0 if unknown."""
     return slowest_port_gb_s(messages.load(port, RdmaPort) for port in node.facts.get("rdma") or ())

@@ -1,4 +1,4 @@
-"""Peers: idle devices that a check measures its links to, reserved while it is open."""
+"""Peers: idle devices to which a check measures links, reserved while the check is open."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ PEER_COUNT = 2
 
 
 def choose_peers(device: Device) -> list[Device]:
-    """Return 2 idle, proven GPUs with an NVLink to this one, under lock, or an empty list.
+    """Lock and return 2 idle, proven GPUs with an NVLink to this one, or return an empty list.
 
-    The least recently measured come first, so that every pair is covered. No workspace may be waiting for
-    capacity, and a device of the pool stays free. The caller holds `PlacementLock`.
+    The least recently measured GPUs come first, so that every pair is covered. Returns an empty list if
+    workspaces wait for capacity, or if no device of the pool would stay free. The caller holds
+    `PlacementLock`.
     """
     if (
         not device.island
@@ -46,7 +47,7 @@ def choose_peers(device: Device) -> list[Device]:
 
 
 def _free(device: Device) -> QuerySet[Device]:
-    """Return the other whole GPUs of its pool that are free for placement."""
+    """Return the other whole GPUs of the device's pool that are free for placement."""
     allocated = AllocatedDevice.objects.filter(active=True, device__node__pool=device.node.pool_id)
     return (
         Device.objects.filter(
@@ -60,7 +61,7 @@ def _free(device: Device) -> QuerySet[Device]:
 
 
 def _last_measured(device: Device) -> dict[UUID, object]:
-    """Return when the device was last checked with each of its peers."""
+    """Return when the device was last checked with each peer."""
     runs = GpuCheckRun.objects.filter(device=device, peers__isnull=False).order_by()
     return dict(runs.values_list("peers").annotate(at=Max("created_at")))
 
@@ -79,7 +80,7 @@ def release(run: GpuCheckRun) -> None:
 
 
 def release_unused(devices: Collection[UUID]) -> None:
-    """Free those devices that no open run uses, in one transaction each, as a run may begin meanwhile."""
+    """Free the devices that no open run uses, in a transaction each, because a run may begin meanwhile."""
     for pk in devices:
         with transaction.atomic():
             device = Device.objects.select_for_update().filter(pk=pk, checking=True).first()

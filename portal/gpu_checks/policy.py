@@ -1,4 +1,4 @@
-"""Automatic checks: scheduled, of new and returned devices, and after a failure.
+"""Automatic checks: scheduled checks, checks of new and returned devices, and rechecks after a failure.
 
 Only idle devices are checked, a few at a time per node, and a pool always keeps free devices.
 """
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 MAX_ON_NODE = 2
 """Maximum number of concurrent automatic checks on a node."""
 SHARE_OF_FREE = 4
-"""At most one in this many free devices of a pool is checked at a time, and never the last one."""
+"""Of the free devices of a pool, at most one in this many is checked at a time, and never the last one."""
 RECHECK_AFTER = timedelta(minutes=5)
 MAX_RECHECK_AFTER = timedelta(hours=12)
 REMEMBER_RETURNED = timedelta(days=2)
@@ -91,7 +91,7 @@ def _of_pool(pool: Pool, now: datetime) -> int:
 
 
 def _is_out(device: Device) -> bool:
-    """Return whether nothing is placed on it anyway, so that a check takes no capacity."""
+    """Return whether the device takes no work anyway, so that a check costs no capacity."""
     return device.cordoned or device.unscrubbed
 
 
@@ -106,7 +106,7 @@ def _check_allowance(pool: Pool, free: int) -> int:
         .count()
     )
     if free + under_way == 1:
-        # The only device is checked only if no request waits for it.
+        # If the pool has only one device, check it only if no request waits for it.
         return 0 if selectors.workspaces_wait() else 1 - under_way
     return max(1, (free + under_way) // SHARE_OF_FREE) - under_way
 
@@ -127,7 +127,7 @@ def _idle_devices(pool: Pool) -> QuerySet[Device]:
     """Return idle devices without an open run, except partitioned GPUs."""
     devices = Device.objects.filter(in_contact("node__"), node__pool=pool, present=True, checking=False)
     if not pool.check_every_hours:
-        # Only devices that a check or scrub cordoned, or that wait for a scrub, are relevant here.
+        # Only devices that a check or scrub has cordoned, or that wait for a scrub, are relevant here.
         out = Q(cordoned=True, cordon_cause__in=[CordonCause.CHECK, CordonCause.SCRUB])
         devices = devices.filter(out | Q(unscrubbed=True))
     return (
@@ -148,7 +148,7 @@ def _due_checks(pool: Pool, devices: list[Device], now: datetime) -> Iterator[Du
     yield from _due_rechecks(out, now)
     kept_back = [device for device in devices if device.unscrubbed and not device.cordoned]
     for device in kept_back:
-        # It was released without a scrub, for example because the holder never used it.
+        # The device was released without a scrub, for example because the workspace never used it.
         yield DueCheck(0, device, CheckKind.SCRUB, CheckLevel.QUICK, CheckCause.RECLAIM)
     if not pool.check_every_hours:
         return
@@ -172,11 +172,11 @@ def _due_checks(pool: Pool, devices: list[Device], now: datetime) -> Iterator[Du
 
 
 def _last_checks(pool: Pool) -> dict[UUID, CheckTimes]:
-    """Return when each device was last checked, by device id. Lost runs are retried sooner.
+    """Return when each device was last checked, by device id. Lost runs are retried earlier.
 
-    The interval counts from the last check of at least the pool's level, or from the first check. Quick
-    preflight checks test less, and would postpone scheduled checks forever on a device that is allocated
-    every day.
+    The interval starts at the last check of at least the pool's level, or else at the first check. Quick
+    preflight checks test less and do not count, because they would postpone scheduled checks forever on a
+    device that is allocated every day.
     """
     runs = GpuCheckRun.objects.filter(device__node__pool=pool, kind=CheckKind.CHECK)
     sufficient = Q(level__in=CheckLevel.values[CheckLevel.values.index(pool.check_level) :])
@@ -196,7 +196,7 @@ def _last_checks(pool: Pool) -> dict[UUID, CheckTimes]:
 
 
 def _return_times(pool: Pool, now: datetime) -> dict[str, datetime]:
-    """Return when devices came back recently, by UUID, from the audit log."""
+    """Return when devices recently came back, by UUID, from the audit log."""
     targets = EventTarget.objects.filter(
         kind=TargetKind.DEVICE,
         event__pool=pool,
@@ -207,7 +207,7 @@ def _return_times(pool: Pool, now: datetime) -> dict[str, datetime]:
 
 
 def _due_rechecks(devices: list[Device], now: datetime) -> Iterator[DueCheck]:
-    """Return rechecks of devices that a check or scrub cordoned and that may recover without help."""
+    """Yield rechecks of devices that a check or scrub has cordoned and that may recover by themselves."""
     for device in devices:
         proof = proof_for_cordon(device.cordon_cause)
         if proof is None or device.recovery not in proof.passes_by_itself:

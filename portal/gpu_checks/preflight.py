@@ -1,4 +1,4 @@
-"""Preflight checks of devices whose last pass is too old, and scrubs after their release.
+"""Preflight checks of devices whose last pass is too old, and scrubs of released devices.
 
 The workspace stays PROVISIONING without a command in flight, and is started once all its checks have passed.
 If a device fails, it is cordoned, and the workspace is queued again at its old position.
@@ -33,11 +33,11 @@ from portal.workspaces.requeueing import requeue
 from provisioning.types import WHOLE_DEVICE_MILLI, Op
 
 DEADLINE_S = 150
-"""Seconds for all checks of one start together; a quick check takes a few seconds."""
+"""Seconds for all checks of one start together. A quick check takes a few seconds."""
 CHANGE_DEADLINE_S = 900
-"""Seconds that a workspace waits for changes of MIG layouts before its checks begin."""
+"""Seconds that a workspace waits for changes of MIG layouts, before its checks begin."""
 UNAVAILABLE_FOR = timedelta(hours=1)
-"""Time until a check that could not run at all is tried again before a start."""
+"""Time after a check that could not run before a start tries it again."""
 FIRST_RESERVATION = 1
 GOOD = frozenset({CheckVerdict.PASS, CheckVerdict.DEGRADED})
 BAD = frozenset({CheckVerdict.FAIL, CheckVerdict.HUNG})
@@ -46,7 +46,7 @@ BAD = frozenset({CheckVerdict.FAIL, CheckVerdict.HUNG})
 def begin(workspaces: Iterable[Workspace], now: datetime) -> set[UUID]:
     """Queue the preflight checks of newly placed workspaces, and return the keys of those that wait.
 
-    The caller holds their locks and has written their allocations. Raises nothing, because it runs within a
+    The caller holds their locks and has written their allocations. Never raises, because it runs within a
     scheduling cycle.
     """
     by_key = {workspace.pk: workspace for workspace in workspaces if may_have_checks(workspace)}
@@ -82,11 +82,11 @@ def begin(workspaces: Iterable[Workspace], now: datetime) -> set[UUID]:
 
 
 def hold_shares(workspaces: Sequence[Workspace], now: datetime) -> set[UUID]:
-    """Return workspaces with a share of a GPU that has to be scrubbed first; they are queued again.
+    """Return workspaces with a share of a GPU that must be scrubbed first. They are queued again.
 
-    The last holder may leave a GPU while a cycle allocates a share of it. Both this function and
-    `scrub_after` lock the device, so the later one detects the conflict. The caller holds the locks of the
-    workspaces, has written their allocations, and sends them no command; `handle_deadline` releases them.
+    The last workspace may leave a GPU while a cycle allocates a share of it. Both this function and
+    `scrub_after` lock the device, so the later call detects the conflict. The caller holds the workspaces'
+    locks, has written their allocations, and sends no command; `handle_deadline` releases the allocations.
     """
     keys = [workspace.pk for workspace in workspaces]
     if not keys:
@@ -117,7 +117,7 @@ def _is_shared(device: Device, workspace_ids: Sequence[UUID]) -> bool:
 
 
 def _is_stale(device: Device, now: datetime) -> bool:
-    """Return whether its last pass is too old and another check may help."""
+    """Return whether the device's last pass is too old and another check may help."""
     pool = device.node.pool
     since = now - timedelta(hours=pool.hand_out_max_age_hours)
     if device.passed_at is not None and device.passed_at > since:
@@ -148,14 +148,14 @@ def runs_of(workspace: Workspace) -> QuerySet[GpuCheckRun]:
 
 
 def may_have_checks(workspace: Workspace) -> bool:
-    """Return whether checks are possible. Avoids queries for workspaces without accelerators or checks."""
+    """Return whether the workspace can have checks. Saves queries for workspaces without accelerators."""
     accelerators = workspace.resources.get("accelerators") or {}
     pool = workspace.pool
     return bool(accelerators.get("count")) and pool is not None and pool.hand_out_max_age_hours > 0
 
 
 def handle_deadline(event: PreflightDue) -> None:
-    """Handle the deadline of the checks of a locked workspace: give up on open ones, and conclude."""
+    """Handle the deadline of a locked workspace's checks: give up on open ones, and conclude."""
     workspace = event.workspace
     now = timezone.now()
     own = GpuCheckRun.objects.filter(workspace=workspace, state__in=OPEN).values("device")
@@ -165,7 +165,7 @@ def handle_deadline(event: PreflightDue) -> None:
         return
     changes = list(repartitions.current_repartitions(workspace).filter(state__in=OPEN).order_by("device_id"))
     if any(change.report and results.conclude_change(change.pk) for change in changes):
-        # Concluding has already continued the workspace, and its row has changed.
+        # `_conclude` has already continued the workspace, and its row has changed.
         return
     under_way = changes or list(runs_of(workspace).filter(state__in=OPEN).order_by("device_id"))
     deadline_s = CHANGE_DEADLINE_S if changes else DEADLINE_S
@@ -181,11 +181,11 @@ def handle_deadline(event: PreflightDue) -> None:
 
 
 def check_ended(event: PreflightCheckEnded) -> None:
-    """Handle the end of a check of a locked workspace: start it, queue it again, or keep waiting."""
+    """Handle the end of a locked workspace's check: start it, queue it again, or keep waiting."""
     workspace = event.workspace
     waiting = workspace.state == State.PROVISIONING and workspace.launched_at is None
     if not waiting or workspace.desired_state != DesiredState.RUNNING or workspace.lease:
-        # It is being stopped or deleted, or was already started.
+        # The workspace is being stopped or deleted, or was already started.
         return
     _start_if_good(workspace)
 
@@ -201,7 +201,7 @@ def _start_if_good(workspace: Workspace) -> None:
 
 
 def wait_for_changes(workspaces: Iterable[Workspace], now: datetime) -> None:
-    """Record that these wait for changes of MIG layouts; their checks come afterwards."""
+    """Record that these workspaces wait for changes of MIG layouts. Their checks come afterwards."""
     rows = list(workspaces)
     Workspace.objects.filter(pk__in=[row.pk for row in rows]).update(checks_began_at=now)
     for row in rows:
@@ -209,7 +209,7 @@ def wait_for_changes(workspaces: Iterable[Workspace], now: datetime) -> None:
 
 
 def _layouts_match(workspace: Workspace) -> bool:
-    """Return whether its MIG layouts are in place and no further checks are needed."""
+    """Return whether the workspace's MIG layouts are in place and no further checks are needed."""
     changes = list(repartitions.current_repartitions(workspace).select_related("device", "device__node"))
     if not changes:
         return True
@@ -225,7 +225,7 @@ def _layouts_match(workspace: Workspace) -> bool:
 
 
 def _conclude(workspace: Workspace) -> bool:
-    """Return whether the workspace may start: all its checks have ended and none has failed."""
+    """Queue the workspace again if a check failed. Returns whether it may start now."""
     check_runs = list(runs_of(workspace).select_related("device", "device__node"))
     bad = [run for run in check_runs if run.verdict in BAD]
     unknown = [run for run in check_runs if not run.open and run.verdict not in GOOD | BAD]
@@ -254,7 +254,7 @@ def _check_failed(check_runs: Iterable[GpuCheckRun], *, unknown: bool = False) -
 
 
 def requeue_first(workspace: Workspace, reason: Reason) -> None:
-    """Queue the workspace again. It had its turn already, so later requests must not overtake it."""
+    """Queue the workspace again at the front, because it already had its turn."""
     requeue(workspace, reason, queue={"reservation_seq": FIRST_RESERVATION})
 
 
@@ -273,8 +273,8 @@ def scrub_after(event: AllocationsReleased) -> int:
     """Scrub devices that were just released, and return how many scrubs were queued.
 
     Runs in the transaction of the release. Real devices are always scrubbed; simulated ones only if their
-    pool requires it. A device that is shared or missing cannot be scrubbed now. If its pool requires scrubs,
-    nothing is placed on it until it is scrubbed; the policy handles such devices later.
+    pool requires it. A shared or missing device cannot be scrubbed now. If its pool requires scrubs, nothing
+    is placed on it before a scrub; the policy handles such devices later.
     """
     if not event.devices:
         return 0
@@ -294,7 +294,7 @@ def scrub_after(event: AllocationsReleased) -> int:
                 _hold_back(device)
             continue
         if device.checks.filter(state__in=OPEN).exists():
-            # Its holder never used it: the preflight check is still running.
+            # The workspace never used the device, because the preflight check is still running.
             continue
         runs.make_run(actor=SYSTEM, device=device, kind=CheckKind.SCRUB, cause=CheckCause.RECLAIM)
         queued += 1

@@ -139,7 +139,7 @@ class TestRow:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredFigure:
-    """A judged figure with its required value and its trend."""
+    """A judged figure with its required value and trend."""
 
     title: str
     value: str
@@ -160,7 +160,7 @@ class FindingNote:
 
 @dataclass(frozen=True, slots=True)
 class DeviceChecks:
-    """The checks on a device's page. `may` and `may_reset` allow the user to request one."""
+    """The checks on a device's page. `may` and `may_reset`: the user can request a check or a reset."""
 
     rows: tuple[RunRow, ...]
     open: GpuCheckRun | None
@@ -172,7 +172,7 @@ class DeviceChecks:
 
 @dataclass(frozen=True, slots=True)
 class PartRow:
-    """What one GPU did in a joint check: speeds in TFLOP/s as text, wrong words, and its state."""
+    """The result of one GPU in a joint check: speeds in TFLOP/s as text, wrong words, and its state."""
 
     name: str
     alone_text: str
@@ -184,7 +184,7 @@ class PartRow:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A run's page. `peers` are id and name of its other devices; `parts` what each did under joint load."""
+    """A run's page. `peers` are ids and names of its other devices; `parts` are the results per GPU."""
 
     row: RunRow
     device_name: str
@@ -218,7 +218,7 @@ def row_of(run: GpuCheckRun) -> RunRow:
 
 
 def format_report_text(text: str) -> str:
-    """Return a sentence of a report with readable names of figures."""
+    """Return a sentence from a report with display names of figures."""
     for name, title in _METRICS.items():
         text = text.replace(name, str(title))
     return _BY_PATTERN.sub(lambda match: metric_title(match.group()), text)
@@ -239,7 +239,7 @@ def block(actor: User, device: Device) -> DeviceChecks:
 
 
 def page(actor: User, run: GpuCheckRun) -> Page:
-    """Return the data of a run's page. An invalid report is shown as far as it is readable."""
+    """Return the data of a run's page. Shows the readable parts of an invalid report."""
     report = run.report if isinstance(run.report, dict) else {}
     earlier = selectors.runs_up_to(run) if run.measures else []
     unavailable = report.get("unavailable") or {}
@@ -271,7 +271,7 @@ def page(actor: User, run: GpuCheckRun) -> Page:
 
 
 def _parts(run: GpuCheckRun, report: Mapping[str, Any]) -> Iterable[PartRow]:
-    """Yield what each GPU did while all were under load; nothing for reports without such a test."""
+    """Yield each GPU's result while all were under load; nothing for reports without such a test."""
     parts = [part for test in report.get("tests", ()) for part in joint_load.results_of(test["detail"])]
     if not parts:
         return
@@ -289,7 +289,7 @@ def _parts(run: GpuCheckRun, report: Mapping[str, Any]) -> Iterable[PartRow]:
 
 
 def _partner(run: GpuCheckRun) -> tuple[UUID, str] | None:
-    """Return the run at the other end of a link, and the name of its device."""
+    """Return the id of the run at the other end of a link and its device's name, or `None`."""
     far = run.partner
     return None if far is None else (far.pk, display_name(far.device))
 

@@ -1,7 +1,7 @@
 """Changes of MIG layouts before a start.
 
-A run stays open, and its GPU excluded from placement, until an inventory shows the instances that its node
-reported. The waiting workspace gets them in the same transaction.
+A run stays open, and its GPU is excluded from placement, until an inventory shows the instances that its node
+reported. The waiting workspace gets the instances in the same transaction.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def current_repartitions(workspace: Workspace) -> QuerySet[GpuCheckRun]:
 
 
 def runs_to_conclude(pool: Pool) -> list[UUID]:
-    """Return the open runs of a pool that their nodes have reported as done."""
+    """Return the ids of a pool's open runs that nodes have reported as done."""
     rows = GpuCheckRun.objects.filter(
         kind=CheckKind.REPARTITION, state__in=OPEN, device__node__pool=pool
     ).exclude(report={})

@@ -1,6 +1,6 @@
 """Reads reports of nodes. A report that is invalid or about another run is never a pass.
 
-The verdict is computed again from the report's tests and findings, and the worse one counts.
+The verdict is computed again from the report's tests and findings, and the worse verdict applies.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_COUNT = 1_000_000
 HEALTH_OF_THE_GPU = (
     "ecc_", "xid_", "remap", "retired", "sram_", "recovery_action", "lost", "nvml_hung", "abandoned",
 )  # fmt: skip
-"""Prefixes of codes of findings about the whole GPU, whichever instance they were seen on."""
+"""Code prefixes of findings about the whole GPU, even if they were seen on an instance."""
 _WEIGHT = (
     CheckVerdict.PASS,
     CheckVerdict.DEGRADED,
@@ -49,7 +49,7 @@ _WEIGHT = (
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Result of a run. `action` is the recovery of the device; `report` is stored as received."""
+    """The result of a run. `action` is the recovery of the device; `report` is stored as received."""
 
     verdict: CheckVerdict
     action: str
@@ -62,11 +62,11 @@ class RunResult:
     between_peers: tuple[WrongPair, ...] = ()
     """Wrong words between two peers of the run, which do not count against its own device."""
     parts: tuple[JointResult, ...] = ()
-    """What each device did while all were under load, the run's own first."""
+    """Results of each device while all were under load. The run's own device comes first."""
 
 
 class InvalidReport(Exception):
-    """This is not a valid report of the run; the message says why."""
+    """The report is not valid for the run. The message explains why."""
 
 
 def read_check(answer: CheckAnswer, run: GpuCheckRun) -> RunResult:
@@ -105,7 +105,7 @@ def read_check(answer: CheckAnswer, run: GpuCheckRun) -> RunResult:
 
 
 def _is_unjudged(tests: Sequence[TestResult], findings: Sequence[Finding]) -> bool:
-    """Return whether it would be a pass except for figures without a limit to compare with."""
+    """Return whether only figures without a limit prevent a pass."""
     unjudged = {test.name for test in tests if test.unjudged}
     codes = {f"test_{name}" for name in unjudged}
     others = [test for test in tests if test.name not in unjudged]
@@ -157,7 +157,7 @@ _SCRUBS: dict[ScrubVerdict, tuple[CheckVerdict, str]] = {
 
 
 def _failed_reading(answer: CheckAnswer) -> RunResult:
-    """Return the result of a run that the node could not run or that hung."""
+    """Return the result of a run that failed to run on the node, or hung."""
     assert answer.failure is not None
     verdict = CheckVerdict.HUNG if answer.failure.code == "hung" else CheckVerdict.INCONCLUSIVE
     action = "reboot" if verdict == CheckVerdict.HUNG else "retry"
@@ -212,7 +212,7 @@ def _software(report: dict[str, Any]) -> str:
 
 
 def _memory_metric(report: dict[str, Any]) -> str:
-    """Return what the free memory depends on; empty if the report does not say it as checks do."""
+    """Return the key of the free memory for this ECC mode and display; empty if the report lacks them."""
     ecc = (report.get("facts") or {}).get("ecc")
     try:
         return hardware_state.memory_state(ecc, (report["health_before"], report["health_after"])).metric

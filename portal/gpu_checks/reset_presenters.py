@@ -1,4 +1,4 @@
-"""The confirmation page of a reset: what ends, what stays, the holders, and a reboot as the alternative."""
+"""Presenter of the page that confirms a reset: consequences, workspaces, and a reboot as the alternative."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _consequences(device: Device) -> Iterable[str]:
 
 
 def _affected_rows(actor: User, workspaces: QuerySet[Workspace]) -> list[AffectedWorkspace]:
-    """Return the workspaces, by name only if they are visible to `actor`."""
+    """Return the workspaces. Only those visible to `actor` have names."""
     visible = set(visible_to(actor, Workspace.objects.live()).values_list("pk", flat=True))
     return [_affected_workspace(workspace, workspace.pk in visible) for workspace in workspaces]
 

@@ -1,7 +1,7 @@
-"""Resets of GPUs on request of an operator, and the check that follows.
+"""Resets of GPUs requested by operators, and the check that follows.
 
-A reset is a run like a check, but the only run on its node, because all readers of the driver's library have
-to release it. A reset that has begun is never sent again.
+A reset is a run like a check, but must be the only run on its node, because nothing may use the driver's
+library. A reset that has begun is never sent again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ADVICE = ("reset", "drain_and_reset")
 
 @dataclass(frozen=True, slots=True)
 class ExpectedDeviceState:
-    """State of a device that the form for a reset was based on; the form is invalid after a change."""
+    """The device state on which the form for a reset is based. The form is invalid after a change."""
 
     version_state: tuple[object, ...]
 
@@ -120,7 +120,7 @@ def can_be_requested(device: Device) -> bool:
 
 
 def siblings(device: Device) -> QuerySet[Device]:
-    """Return the GPUs linked with it. Some machines reset them together or not at all."""
+    """Return the GPUs linked with the device. Some machines can only reset such GPUs together."""
     if not device.island:
         return Device.objects.none()
     rows = Device.objects.filter(node=device.node_id, island=device.island, present=True)
@@ -146,7 +146,7 @@ def holders_of(device: Device) -> QuerySet[Workspace]:
 def check_again(device_id: UUID) -> None:
     """Check a GPU after its reset, or scrub it if a scrub had cordoned it.
 
-    Runs after the run's transaction.
+    Called after the run's transaction.
     """
     device = Device.objects.filter(pk=device_id).first()
     if device is None:

@@ -1,4 +1,4 @@
-"""Applies reports of nodes about checks and scrubs. Each answer counts once, and only if it is valid."""
+"""Applies nodes' reports about checks and scrubs. Each valid answer is applied once."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def apply_progress(*, run_id: UUID, lease: str, progress: dict[str, Any]) -> boo
         return True
     run = rows.filter(state=RunState.RUNNING).only("kind", "level", "started_at").first()
     if run is None or _exceeds_limit(run, now):
-        # A run that reports progress forever is also given up, once its lease has expired.
+        # Also give up a run that reports progress forever, once its lease has expired.
         return False
     if not rows.filter(state=RunState.RUNNING).update(**fields):
         return False
@@ -110,7 +110,7 @@ def apply_answer(answer: CheckAnswer) -> bool:
 
 
 def inventory_applied(event: InventoryApplied) -> None:
-    """End changes of MIG layouts that the inventory confirms, in one transaction each."""
+    """End the changes of MIG layouts that the inventory confirms, in one transaction each."""
     for run_id in repartitions.runs_to_conclude(event.pool):
         conclude_change(run_id)
 
@@ -133,7 +133,7 @@ def conclude_change(run_id: UUID) -> bool:
 
 
 def handle_missing_answer(run_id: UUID) -> bool:
-    """Handle an open run without an answer: send it again or give it up. Returns whether it is lost."""
+    """Send an open run without an answer again, or give it up. Returns whether it is lost."""
     now = timezone.now()
     with transaction.atomic():
         workspace = _lock_waiting(run_id)
@@ -157,7 +157,7 @@ def handle_missing_answer(run_id: UUID) -> bool:
 
 
 def give_up(run: GpuCheckRun, reason: Reason) -> None:
-    """Close a locked run without a result. Without a result there is no pass."""
+    """Close a locked run without a result, which is never a pass."""
     handler, text = handler_of(run.kind), sentence_of(reason)
     close(run, RunState.LOST, summary=text)
     name = display_name(run.device)
@@ -169,7 +169,7 @@ def give_up(run: GpuCheckRun, reason: Reason) -> None:
 
 
 def _lock_waiting(run_id: UUID) -> Workspace | None:
-    """Return the workspace that waits for this run under its lock, or `None`."""
+    """Lock and return the workspace that waits for this run, or return `None`."""
     waits = GpuCheckRun.objects.filter(pk=run_id).values_list("workspace_id", flat=True).first()
     if waits is None:
         return None

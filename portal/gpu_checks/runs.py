@@ -1,4 +1,4 @@
-"""Requests for checks and scrubs of devices, and sending them to nodes."""
+"""Requests checks and scrubs of devices, and sends them to nodes."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ log = logging.getLogger(__name__)
 BEGIN_WITHIN_S = 30
 """Seconds after which a message to a node expires."""
 SILENT_S = 60
-"""Seconds without a message after which a run is lost; running checks report every few seconds."""
+"""Seconds without a message after which a run is lost. Running checks report every few seconds."""
 MAX_ATTEMPTS = 3
 AT_ONCE_ON_NODE = 4
-"""More runs at a time would compete for the node's memory and PCIe bandwidth."""
+"""Maximum concurrent runs per node. More would compete for memory and PCIe bandwidth."""
 
 
 @transaction.atomic
@@ -65,10 +65,10 @@ def request_check(
 ) -> GpuCheckRun:
     """Request a check of a device. The run is queued and sent to its node as soon as possible.
 
-    Nothing is placed on the device until the run has ended. A repeated request returns the open run. With
-    cause HAND_OUT the device may be held by `workspace` only, and the caller holds the workspace's lock.
-    Raises `NotAllowed`, `InvalidInput` (level), `NotFound`, `NotPossible` (the device can never be checked)
-    and `StateConflict` (in use, missing, another run open).
+    Nothing is placed on the device until the run has ended. A repeated request returns the open run. With the
+    cause HAND_OUT, only `workspace` may have the device, and the caller holds the workspace's lock. Raises
+    `NotAllowed`, `InvalidInput` (level), `NotFound`, `NotPossible` (the device can never be checked) and
+    `StateConflict` (in use, missing, another run open).
     """
     require_operator(actor)
     if level not in CheckLevel.values:
@@ -81,7 +81,7 @@ def request_check(
 def request_scrub(
     *, actor: User | SystemActor, device_id: UUID, cause: CheckCause = CheckCause.OPERATOR
 ) -> GpuCheckRun:
-    """Request that a device's memory is cleared and verified; otherwise like `request_check`."""
+    """Request a scrub, which clears and verifies a device's memory. Otherwise like `request_check`."""
     require_operator(actor)
     return _request(actor, device_id, CheckKind.SCRUB, CheckLevel.QUICK, cause, None)
 
@@ -95,7 +95,7 @@ def _request(
     workspace: Workspace | None,
 ) -> GpuCheckRun:
     if workspace is None:
-        # Only cycles allocate capacity, under this lock, so none can allocate the device meanwhile.
+        # Only cycles allocate capacity, under this lock, so the device cannot be allocated meanwhile.
         PlacementLock.hold()
     device = locked_device(device_id)
     under_way = open_run_on(device)
@@ -115,7 +115,7 @@ def _request(
         raise StateConflict(Reason(CheckCode.DEVICE_GONE, {"device": display_name(device)}))
     parent = Device.objects.filter(uuid=device.parent_uuid, checking=True) if device.parent_uuid else None
     if parent is not None and (at_work := parent.first()) is not None:
-        # Its layout is being changed, so the instance may be about to disappear.
+        # The GPU's layout is being changed, so the instance may be about to disappear.
         raise StateConflict(
             Reason(
                 CheckCode.CHECK_UNDER_WAY,
@@ -271,7 +271,7 @@ def _send(task: str, queue: str, command: dict[str, Any]) -> None:
     try:
         app.send_task(task, kwargs={"command": command}, queue=queue, expires=BEGIN_WITHIN_S)
     except Exception as error:
-        # The row keeps its lease until it expires, and then is sent again.
+        # The run keeps its lease until the lease expires, and is then sent again.
         log.warning("could not send %s to %s: %s", task, queue, error)
 
 
@@ -284,13 +284,13 @@ def hard_limit(run: GpuCheckRun) -> timedelta:
 
 
 def locked_run(run_id: UUID) -> GpuCheckRun:
-    """Return the run and its device under lock, and those of its partner. Raises `NotFound`."""
+    """Lock a run, its device and those of its partner, and return the run. Raises `NotFound`."""
     rows = GpuCheckRun.objects.filter(pk=run_id)
     ids = rows.values_list("pk", "device_id", "partner_id", "partner__device_id")
     pk, device_id, partner_id, far_id = ids.first() or (None, None, None, None)
     if pk is None or device_id is None:
         raise NotFound(Reason(CheckCode.NO_SUCH_CHECK))
-    # Always in the same order, because answers for both ends may arrive at the same time.
+    # Lock in a fixed order, because answers for both ends may arrive at the same time.
     devices = {key: locked_device(key) for key in sorted(filter(None, (device_id, far_id)))}
     both = GpuCheckRun.objects.select_for_update(of=("self",)).filter(pk__in=filter(None, (pk, partner_id)))
     runs_by_pk = {row.pk: row for row in both.order_by("pk")}

@@ -1,4 +1,4 @@
-"""Read operations on checks and scrubs. All signed-in users may see them, like the devices."""
+"""Read operations on checks and scrubs. All signed-in users may see them, like devices."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def runs_of_device(device: Device) -> QuerySet[GpuCheckRun]:
 
 
 def runs_up_to(run: GpuCheckRun) -> list[GpuCheckRun]:
-    """Return finished runs of the same device and level up to this one, oldest first, for trends."""
+    """Return finished runs of the same device and level up to `run`, oldest first, for trends."""
     earlier = GpuCheckRun.objects.filter(
         device=run.device_id,
         kind=handler_of(run.kind).trend_kind,
@@ -67,13 +67,13 @@ def device_by_name(name: str) -> Device:
 
 
 def open_run_on(device: Device) -> GpuCheckRun | None:
-    """Return the open run on a device: its own, or one of another device that uses it as a peer."""
+    """Return the open run that uses a device, as its own device or as a peer, or `None`."""
     runs = GpuCheckRun.objects.filter(state__in=OPEN)
     return runs.filter(device=device).first() or runs.filter(peers=device).first()
 
 
 def devices_served_as_peers(devices: Iterable[Device]) -> dict[UUID, Device]:
-    """Return which of these devices are reserved as peers, with the device being checked; one query."""
+    """Return the device being checked for each of these devices that is reserved as a peer; one query."""
     checking = [device.pk for device in devices if device.checking]
     links = GpuCheckRun.peers.through.objects.filter(device__in=checking, gpucheckrun__state__in=OPEN)
     rows = links.select_related("gpucheckrun__device__node")

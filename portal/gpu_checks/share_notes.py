@@ -1,7 +1,7 @@
-"""Reports of nodes about workspaces that exceed their share of a GPU's memory.
+"""Applies nodes' reports about workspaces that exceed their share of a GPU's memory.
 
 Reports are stored with the workspace for its page (`workspaces.share_overuse`), added to its timeline, and
-sent to its owner. Entries and notifications per hour and workspace are limited, however often a node reports.
+sent to its owner. The number of entries and notifications per hour and workspace is limited.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MAX_NOTES = {
     AuditKind.WORKSPACE_GPU_SHARE_ENDED: 20,
     AuditKind.WORKSPACE_GPU_SHARE_UNKNOWN: 6,
 }
-"""Maximum number of entries, and of their notifications, per kind, hour and workspace."""
+"""Maximum number of entries and notifications per kind, hour and workspace."""
 WITHIN = timedelta(hours=1)
 MAX_ENDS_IN_S = 3600
 MAX_NAME_LENGTH = 64
@@ -71,10 +71,9 @@ Grants = Mapping[tuple[str, int, str], tuple[UUID, Device]]
 
 
 def apply(report: ShareNotes) -> int:
-    """Apply reports about workspaces that hold a share of the device on the node, and return their number.
+    """Apply reports about workspaces with a share of a device on the node, and return their number.
 
-    Never raises for the content of a report; invalid ones are logged and ignored. A repeated report only
-    updates the time.
+    Logs and ignores invalid reports. A repeated report only updates the time.
     """
     grants = _grants(report)
     by_workspace: dict[UUID, list[tuple[ShareNote, Device]]] = {}
@@ -148,7 +147,7 @@ def _apply_note(workspace: Workspace, shares: dict[str, Any], note: ShareNote, d
     reason = Reason(code, _params(note, device, code))
     notified = bool(before.get("notified"))
     if code in (ShareCode.ASKED, ShareCode.KILLED) or (code is not previous and not continues):
-        # The end is only reported if the overuse was.
+        # Report the end only if the overuse was reported.
         may = notified if code is ShareCode.BACK else _has_room(shares["notified_at"], KINDS[code], now)
         if may:
             _record(workspace, device, reason)
@@ -180,14 +179,14 @@ def _params(note: ShareNote, device: Device, code: ShareCode) -> dict[str, Any]:
 
 
 def display_process_name(process: str) -> str:
-    """Return a program's name for display: printable and short, because the program chooses it."""
+    """Return a program's name for display: printable and short, because programs choose their names."""
     return "".join(
         character if character.isprintable() else "?" for character in process[:MAX_NAME_LENGTH]
     ).strip()
 
 
 def _has_room(sent_at: dict[str, list[float]], kind: AuditKind, now: datetime) -> bool:
-    """Count an entry of this kind, and return whether the hourly limit allows it."""
+    """Count an entry of this kind, and return whether the hourly limit allows the entry."""
     at = now.timestamp()
     recent = [sent for sent in sent_at.get(kind, []) if at - WITHIN.total_seconds() < sent <= at]
     room = len(recent) < MAX_NOTES[kind]
@@ -223,7 +222,7 @@ def _title(code: ShareCode) -> str:
     """Return the title of the owner's notification, or an empty string if no action is needed.
 
     Each step has its own title, because equal notifications within seconds are merged, and a process is
-    killed only seconds after the request to end.
+    killed only seconds after it was asked to end.
     """
     match code:
         case ShareCode.OVER:

@@ -25,7 +25,7 @@ from portal.people.accounts.policies import require_operator
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def device_checks(request: SignedInRequest, device_id: UUID) -> HttpResponse:
-    """Show the checks of a device as a part of its page. A POST requests one and redirects to it."""
+    """Show the checks of a device as a part of its page. A POST requests a check and redirects to it."""
     device = selectors.device_by_name(str(device_id))
     if request.method == "POST":
         kind = request.POST.get("kind")
@@ -42,7 +42,7 @@ def device_checks(request: SignedInRequest, device_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def reset(request: SignedInRequest, device_id: UUID) -> HttpResponse:
-    """Confirm with everything that a reset or a reboot would interrupt, then request the reset."""
+    """Show everything that a reset or a reboot would interrupt, then request the reset."""
     require_operator(request.user)
     device = selectors.device_by_name(str(device_id))
     if request.method == "POST":
@@ -109,7 +109,7 @@ def pool_checks(request: SignedInRequest, slug: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def check(request: SignedInRequest, check_id: UUID) -> HttpResponse:
-    """Show one run, live while it is open. A POST cancels it before it begins."""
+    """Show one run, live while it is open. A POST cancels a run that has not begun."""
     run = selectors.check_by_id(check_id)
     if request.method == "POST":
         runs.cancel_check(actor=request.user, run_id=run.pk)

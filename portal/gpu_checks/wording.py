@@ -1,4 +1,4 @@
-"""Texts of the reasons about GPU checks, and of results without a text from the node."""
+"""Texts of the reasons about GPU checks, and texts for results to which the node adds none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOUNS = {
     "pair": _("link check"),
     "joint": _("joint check"),
 }
-"""Nouns of runs within a sentence, by kind."""
+"""Nouns for runs within a sentence, by kind."""
 
 
 def _noun(params: Params) -> Params:

@@ -1,4 +1,4 @@
-"""REST views: activity of workspaces, and keeping them."""
+"""REST API of workspace activity, and of keeping idle workspaces."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class HeldSerializer(serializers.Serializer[Any]):
 
 
 class ChangeSerializer(serializers.Serializer[Any]):
-    """The signals active from a time until the next change; null if not observed."""
+    """The signals that were active from this time until the next change; null if not observed."""
 
     at = serializers.DateTimeField(help_text="When this activity began.")
     active = serializers.ListField(
@@ -72,7 +72,7 @@ class ChangeSerializer(serializers.Serializer[Any]):
 
 
 class ReclaimRuleSerializer(serializers.Serializer[Any]):
-    """A value that applies to a workspace, and its source."""
+    """A policy value that applies to a workspace, and its source."""
 
     name = serializers.CharField(
         help_text=(
@@ -87,7 +87,7 @@ class ReclaimRuleSerializer(serializers.Serializer[Any]):
 
 
 class DiscontentSerializer(serializers.Serializer[Any]):
-    """Why a workspace gets less than it should at its placement."""
+    """Why a workspace gets less from its placement than it should."""
 
     contentment = serializers.IntegerField(help_text="Performance in percent of what it should get.")
     reason = serializers.CharField(help_text="Code of the reason.")
@@ -177,7 +177,7 @@ class Activity(ApiView):
 
 
 class Keep(ApiView):
-    """Keeps a workspace."""
+    """Keeps an idle workspace."""
 
     tag = "workspaces"
     operation_ids = {"post": "keepWorkspace"}

@@ -1,7 +1,7 @@
 """Data of the notebook's status bar, and its button to extend the workspace (`/.berth/…` on its own host).
 
-Every page that the workspace serves can use the button: it adds little at a time, never beyond the maximum
-life, and only near the end.
+Every page that the workspace serves can use the button, so one click adds little time, never beyond the
+maximum lifetime, and only near the end.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from portal.workspaces.gateway.summary import summary_of
 from portal.workspaces.models import Workspace
 
 EXTENSION_WINDOW = timedelta(hours=24)
-"""Time before the end from which the button works, so that a loop in a page cannot flood the audit log."""
+"""Time before the end in which the button works, so that a loop in a page cannot flood the audit log."""
 
 
 def describe(external_name: str) -> dict[str, Any] | None:
     """Return `summary_of` with `ends`: the stop time (ISO 8601), its text, and the button.
 
-    `ends` is None without an end. Its `extend` is the label of the button, empty if there is none.
+    `ends` is None without an end. Its `extend` is the label of the button, or empty for no button.
     """
     summary = summary_of(external_name)
     if summary is None:
@@ -65,7 +65,7 @@ def describe(external_name: str) -> dict[str, Any] | None:
 def extend(external_name: str, user_id: str) -> tuple[int, dict[str, Any]]:
     """Extend the workspace as the signed-in user, by one step. Returns HTTP status and body.
 
-    A workspace with a notice for idleness is kept instead.
+    If the workspace is about to stop because it is idle, keeps it instead.
     """
     workspace = _workspace(external_name)
     user = User.objects.filter(pk=user_id, is_active=True).first()

@@ -6,13 +6,13 @@ from enum import StrEnum
 
 
 class LifetimeCode(StrEnum):
-    """Errors about lifetimes, and reasons of stops."""
+    """Errors about lifetimes, and reasons for stops."""
 
     KEPT_OUT_OF_RANGE = "kept_out_of_range"
     NOT_NEAR_ITS_END = "not_near_its_end"
     HOURS_SPENT = "lifetime_hours_spent"
     BOOKED_BEFORE = "lifetime_booked_before"
-    # Reasons of stops.
+    # Reasons for stops.
     ENDS_BY_LIFETIME = "ends_by_lifetime"
     ENDS_BY_GPU_IDLE = "ends_by_gpu_idle"
     ENDS_BY_IDLE = "ends_by_idle"

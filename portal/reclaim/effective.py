@@ -21,7 +21,7 @@ MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
 
 @dataclass(frozen=True, slots=True)
 class ScopeKeys:
-    """The keys of a workspace that policies can target."""
+    """The attributes of a workspace that policies can target."""
 
     pool: Any
     template: Any
@@ -64,7 +64,7 @@ class PolicySet:
 
     @property
     def earliest_thresholds(self) -> Thresholds:
-        """The lowest values at which a cause may apply to any workspace."""
+        """The smallest values at which a cause may apply to any workspace."""
         layers = [site_terms(), *self.terms.values()]
         notice_s = max(terms.notice_s or 0 for terms in layers)
         weeks = [terms.week for terms in layers if terms.week is not None]
@@ -115,7 +115,7 @@ def _key(row: ReclaimPolicy) -> Any:
 
 
 def scope_keys_of(workspace: Workspace) -> ScopeKeys:
-    """Return the keys of a workspace, by the resources of its request."""
+    """Return the `ScopeKeys` of a workspace."""
     return ScopeKeys(
         workspace.pool_id,
         workspace.template_id,

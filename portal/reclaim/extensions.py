@@ -1,4 +1,4 @@
-"""Limits of extensions by policies, budgets and reservations, and their effect on notices."""
+"""Limits extensions by policies, budgets and reservations, and withdraws notices after extensions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from portal.workspaces.extension_policy import ExtensionPolicy
 from portal.workspaces.models import Workspace
 
 BOUNDS = frozenset({Cause.LONGEST, Cause.BUDGET})
-"""Causes that an extension does not affect; their notices stay."""
+"""Causes that an extension does not affect, so that their notices stay."""
 
 
 class LimitExtensions(ExtensionPolicy):
@@ -40,7 +40,7 @@ class LimitExtensions(ExtensionPolicy):
 
 
 def _require_not_booked(workspace: Workspace, until: datetime) -> None:
-    """Raise if a workspace that cannot be preempted would run into a reservation of another team."""
+    """Raise `StateConflict` if a non-preemptible workspace would run into another team's reservation."""
     ends_at = workspace.ends_at
     if workspace.preemptible or ends_at is None:
         return

@@ -1,6 +1,6 @@
-"""Notifies users once when the GPUs are free that their workspaces started without.
+"""Notifies users once when GPUs are free for workspaces that had to start without them.
 
-GPUs are never attached automatically: that would restart an app in use.
+GPUs are never attached automatically, because that would restart an app in use.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ KIND = "workspace.gpu_free"
 
 
 def run() -> int:
-    """Notify users whose GPUs are free. Returns how many.
+    """Notify users whose GPUs are free, and return their number.
 
-    At most one per pool, since the same GPUs may be free for several.
+    At most one user per pool, because the same GPUs may be free for several users.
     """
     rows = Workspace.objects.filter(gpu_awaited=True, state=State.RUNNING)
     waiting = list(
@@ -45,7 +45,7 @@ def run() -> int:
 
 @transaction.atomic
 def _notify(workspace: Workspace) -> bool:
-    """Notify the user and clear the flag in one transaction. False if it was changed meanwhile."""
+    """Notify the user and clear the flag in one transaction. Returns False if the row has changed."""
     awaiting = Workspace.objects.filter(pk=workspace.pk, gpu_awaited=True, state=State.RUNNING)
     if not awaiting.update(gpu_awaited=False):
         return False

@@ -1,4 +1,4 @@
-"""REST views of homes: unused time, next step, and archives."""
+"""REST API of homes: unused time, next step, and archives."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class HomeArchivedSerializer(serializers.Serializer[Any]):
 
 
 class Homes(serializers.ListSerializer[Any]):
-    """Reads the state of all listed homes together."""
+    """List serializer that reads the state of all homes together."""
 
     def to_representation(self, data: Any) -> Any:
         rows = list(data)

@@ -25,13 +25,13 @@ from portal.workspaces.models import HomeArchive, HomeArchiveState, HomePlace
 
 @dataclass(frozen=True, slots=True)
 class HomeLine:
-    """The state of a home on the ladder.
+    """A home's unused or archived state for pages.
 
-    - `text`: value, threshold and time left as text; `after`: what follows.
+    - `text`: value, threshold and time left as text; `after`: the next step.
     - `warned`: its user was notified of the next step, which is taken at `due_at` at the earliest.
     - `goes_on`, `progress`, `percent`: the operation in progress.
-    - `trouble`: why a restore failed.
-    - `deletable`: it can be deleted now.
+    - `problem`: why a restore failed.
+    - `deletable`: the home can be deleted now.
     """
 
     place: HomePlace
@@ -42,7 +42,7 @@ class HomeLine:
     goes_on: str
     progress: str
     percent: int | None
-    trouble: str
+    problem: str
     used_s: float
     limit_s: int | None
     due_at: datetime | None
@@ -56,14 +56,14 @@ class HomeLine:
 
     @property
     def matters(self) -> bool:
-        """Whether to show it to its user on every page with the home."""
+        """Whether to show the state to the user on every page with the home."""
         return self.warned or self.archive is not None
 
 
 def lines(actor: User, places: Iterable[HomePlace], *, rules: PolicySet | None = None) -> dict[int, HomeLine]:
-    """Return the lines by home key, in a constant number of queries.
+    """Return the lines by the homes' primary keys, with a constant number of queries.
 
-    Homes without a limit or archive have none.
+    Omits homes without a limit or archive.
     """
     rows: list[Any] = list(places)
     if not all(hasattr(place, "goes_on") for place in rows):
@@ -128,7 +128,7 @@ def _line(
         goes_on=str(archive.get_state_display()) if archive is not None and archive.active else "",
         progress=progress,
         percent=percent,
-        trouble=_failure_text(archive) if away else "",
+        problem=_failure_text(archive) if away else "",
         used_s=idle_state.unused_s,
         limit_s=limit_s,
         due_at=timezone.now() + timedelta(seconds=left_s) if left_s is not None else None,

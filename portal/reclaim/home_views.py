@@ -1,4 +1,4 @@
-"""Actions on unused homes, and the page of archived ones; see templates/reclaim/."""
+"""Actions on unused homes, and the page of archived homes; see templates/reclaim/."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def archived(request: SignedInRequest) -> HttpResponse:
 @never_cache
 @require_fresh_proof
 def delete(request: SignedInRequest, home_id: int) -> HttpResponse:
-    """Confirm by typing the name, then delete an archived home permanently."""
+    """Ask for the home's name to confirm, then delete an archived home permanently."""
     require_administrator(request.user)
     place = homes.home(request.user, home_id)
     archive = away.archive_holding_home(place)

@@ -1,7 +1,7 @@
-"""Unused homes: warns their users, archives them, and decides which may be deleted.
+"""Warns users about unused homes, archives the homes, and decides which may be deleted.
 
 All decisions use observed seconds (`engine/unused`). A pass and its notices are one transaction. Each home
-that is due has its own transaction, which decides again.
+that is due is archived in its own transaction, which decides again.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ URL = "/homes/"
 
 
 SeenHome = Any
-"""A `HomePlace` as annotated by `archivable_homes`: its archive (`away`), and whether one is being made
-(`goes_on`).
+"""A `HomePlace` as annotated by `archivable_homes`: its archive (`away`), and whether one is being
+created (`goes_on`).
 """
 
 
@@ -67,7 +67,7 @@ class HomePassReport:
 
 
 def archivable_homes() -> QuerySet[Any]:
-    """Return homes that can be archived, with their archive and whether one is being made."""
+    """Return homes that can be archived, with their archive and whether one is being created."""
     same = {"owner": OuterRef("owner"), "team": OuterRef("team"), "node": OuterRef("node")}
     archived = HomeArchive.objects.filter(**same, away_at__isnull=False).order_by().values("pk")[:1]
     goes_on = HomeArchive.objects.filter(**same, empties=True, open=True, away_at=None)
@@ -94,8 +94,8 @@ def run() -> HomePassReport:
         withdrawn = [place.pk for place, _verdict in steps[HomeStep.WITHDRAW]]
         for chunk in _chunks(withdrawn):
             HomeStay.objects.filter(pk__in=chunk).update(warned_s=None, warned_at=None)
-    due = [place.pk for place, _verdict in steps[HomeStep.TAKE] if place.away is None]
-    begun = sum(archive_if_due(pk) for pk in due[:MAX_BEGUN])
+    due_place_ids = [place.pk for place, _verdict in steps[HomeStep.TAKE] if place.away is None]
+    begun = sum(archive_if_due(pk) for pk in due_place_ids[:MAX_BEGUN])
     return HomePassReport(len(warned), len(withdrawn), begun)
 
 
@@ -108,14 +108,14 @@ def verdict_of(place: SeenHome, idle_state: HomeIdleState, rules: PolicySet) -> 
 
 
 def _elapsed_s(now: datetime) -> float:
-    """Return the seconds since the last pass. Locks the row, so that no time counts twice."""
+    """Return the seconds since the last pass. Locks the row, so that no time is counted twice."""
     last, new = LastPass.objects.select_for_update().get_or_create(pk=LastPass.HOMES, defaults={"at": now})
     LastPass.objects.filter(pk=LastPass.HOMES).update(at=now)
     return 0.0 if new else (now - last.at).total_seconds()
 
 
 def _advance_homes(elapsed_s: float) -> list[tuple[SeenHome, HomeIdleState]]:
-    """Return the updated state of each home, and store it."""
+    """Update and store the state of each home, and return it."""
     places = [place for place in archivable_homes() if home_places.has_separate_homes(place.pool)]
     stays = {stay.pk: stay for stay in HomeStay.objects.select_for_update()}
     open_ = Allocation.objects.filter(released_at=None)
@@ -125,13 +125,13 @@ def _advance_homes(elapsed_s: float) -> list[tuple[SeenHome, HomeIdleState]]:
     for place in places:
         stay = stays.get(place.pk)
         if stay is None:
-            # Counting starts with the first pass: earlier time was not observed.
+            # Counting starts with the first pass, because earlier time was not observed.
             fresh.append(HomeStay(place=place, archive=place.away, used_at=place.used_at))
             advanced.append((place, HomeIdleState(place.away is not None)))
             continue
         uses = (place.owner_id, place.pool_id) in used_now
         moved = (place.used_at, place.away) != (stay.used_at, stay.archive)
-        # A new archive starts a new stay.
+        # The time starts again for a new archive.
         idle_state = advance(
             idle_state_of(stay), elapsed_s, used=uses or moved, archived=place.away is not None
         )
@@ -189,7 +189,7 @@ def _note(place: SeenHome, verdict: HomeVerdict) -> events.Note:
 
 
 def archive_if_due(place_id: int) -> bool:
-    """Archive a home if that is still due under lock. Returns whether it began."""
+    """Start archiving a home if that is still due once locked. Returns whether archiving began."""
     try:
         with transaction.atomic():
             PlacementLock.hold()
@@ -201,7 +201,7 @@ def archive_if_due(place_id: int) -> bool:
             if verdict.step is not HomeStep.TAKE or place.away is not None:
                 return False
             away.begin(place_id=place_id)
-            # If archiving fails, it is announced again with the full notice.
+            # If archiving fails, the user is warned again with the full notice period.
             HomeStay.objects.filter(pk=place_id).update(warned_s=None, warned_at=None)
             _record(
                 place,
@@ -238,9 +238,9 @@ def home(actor: User, place_id: int) -> SeenHome:
 
 @transaction.atomic
 def keep_home(*, actor: User, place_id: int) -> SeenHome:
-    """Keep a home: it counts as used now, and archiving in progress is cancelled.
+    """Keep a home: record it as used now, and cancel archiving in progress.
 
-    Of an archived home, keeps the archive. For its user and operators. Raises `NotFound`, `NotAllowed`.
+    For an archived home, keeps the archive. For its user and operators. Raises `NotFound`, `NotAllowed`.
     """
     place = home(actor, place_id)
     if not may_move(actor, place.owner_id):
@@ -256,13 +256,13 @@ def keep_home(*, actor: User, place_id: int) -> SeenHome:
 
 
 def restore(*, actor: User, place_id: int) -> SeenHome:
-    """Restore an archived home. Raises like `away.restore`."""
+    """Restore an archived home. Raises the errors of `away.restore`."""
     away.restore(actor=actor, place_id=place_id)
     return home(actor, place_id)
 
 
 def may_be_deleted(place: SeenHome, stay: HomeStay | None, rules: PolicySet) -> bool:
-    """Return whether its archive is old enough and the user had the full notice."""
+    """Return whether the archive is old enough and the user's full notice period is over."""
     if place.away is None or stay is None or stay.archive != place.away:
         return False
     return verdict_of(place, idle_state_of(stay), rules).step is HomeStep.TAKE
@@ -288,7 +288,7 @@ def delete(*, actor: User, place_id: int, confirm: str, reason: str) -> None:
 
 
 def name_of(place: HomePlace) -> str:
-    """Return the name as typed by users: team and user."""
+    """Return the name that users type to confirm: team and user."""
     return home_key(place.team.slug, place.owner.username)
 
 
@@ -299,12 +299,12 @@ def format_days(seconds: float) -> str:
 
 
 def stays_by_home(places: Iterable[HomePlace]) -> dict[int, HomeStay]:
-    """Return the stays by home key; one query."""
+    """Return the stays by the homes' primary keys; one query."""
     return {stay.pk: stay for stay in HomeStay.objects.filter(pk__in=[place.pk for place in places])}
 
 
 def count_due(rules: PolicySet, *, pool: UUID | None = None, team: UUID | None = None) -> tuple[int, int]:
-    """Return the number of homes of a pool or team (default: all), and how many would be warned at once."""
+    """Count the homes of a pool or team (default: all), and those that would be due for a warning at once."""
     rows: Any = archivable_homes().filter(pool__deleted_at=None)
     rows = rows.filter(pool=pool) if pool is not None else rows
     rows = rows.filter(team=team) if team is not None else rows
@@ -312,14 +312,14 @@ def count_due(rules: PolicySet, *, pool: UUID | None = None, team: UUID | None =
         place for place in rows if place.away is None and home_places.has_separate_homes(place.pool)
     ]
     stays = stays_by_home(present_homes)
-    due = 0
+    due_count = 0
     for place in present_homes:
         stay = stays.get(place.pk)
         idle_state = (
             HomeIdleState() if stay is None or stay.archive else HomeIdleState(unused_s=stay.unused_s)
         )
-        due += verdict_of(place, idle_state, rules).step is HomeStep.WARN
-    return len(present_homes), due
+        due_count += verdict_of(place, idle_state, rules).step is HomeStep.WARN
+    return len(present_homes), due_count
 
 
 def _home_label(place: HomePlace) -> str:

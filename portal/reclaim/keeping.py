@@ -1,4 +1,4 @@
-"""Keeps idle workspaces, on request of their users or of long jobs in them."""
+"""Keeps idle workspaces at the request of their users, or of long jobs in them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from portal.workspaces.transitions import lock_workspace
 MAX_KEEP_S = 24 * 3600
 MIN_KEEP_S = 900
 OFFERED_S = 2 * 3600
-"""Seconds by which one click keeps it."""
+"""Seconds for which one click keeps a workspace."""
 
 
 @transaction.atomic
 def keep_workspace(*, actor: User, workspace_id: UUID, seconds: int = OFFERED_S) -> Workspace:
     """Ignore idleness of a running workspace for `seconds`. Its end is unchanged.
 
-    Withdraws an announced stop for idleness. If repeated, the later time applies. Raises `InvalidInput`,
+    Withdraws an announced stop due to idleness. If repeated, the later time applies. Raises `InvalidInput`,
     `NotAllowed`, `NotFound`, and `StateConflict` if it is not running.
     """
     workspace = lock_workspace(workspace_id)
@@ -50,7 +50,7 @@ def keep_workspace(*, actor: User, workspace_id: UUID, seconds: int = OFFERED_S)
     before = row.kept_until if row is not None else None
     ignore_idleness(workspace, until)
     if before is not None and before >= until - timedelta(seconds=MIN_KEEP_S):
-        # Already kept as long: repeated calls, as from a loop, are not recorded.
+        # Already kept for as long. Do not record repeated calls, for example from a loop.
         return workspace
     ReclaimNotice.objects.filter(workspace=workspace).filter(cause__in=KEEPABLE).delete()
     events.record(

@@ -19,7 +19,7 @@ class ReclaimNotice(models.Model):
     """Notice that a running workspace stops, or releases its GPUs, at `due_at`.
 
     Valid for one `generation`, and only while the end of the workspace is unchanged: `ends_version` is the
-    workspace's value when the notice was given. `reason` has `code` and `params`.
+    workspace's value at the time of the notice. `reason` has `code` and `params`.
     """
 
     workspace = models.OneToOneField(
@@ -37,13 +37,13 @@ class ReclaimNotice(models.Model):
 
 
 class WorkspaceActivity(models.Model):
-    """How long a start of a workspace has been idle. A small row, rewritten with each observation.
+    """Idle time of a workspace's start. A small row that is rewritten with each observation.
 
     - `report`, `signals`: the agent's last report and its signals (kind, value, threshold, active), as JSON.
-    - `active`: the kinds of active signals, separated by commas; None if it was not observed.
+    - `active`: the kinds of active signals, separated by commas; None if not observed.
     - `kept_until`: idle time does not count before this.
-    - `unused_gpus`: how many GPUs are unused while another one works (`engine.devices.unused_count`).
-    - `unused_notified`: the generation whose owner was notified of them; 0: none.
+    - `unused_gpus`: how many GPUs are unused while another GPU works (`engine.devices.unused_count`).
+    - `unused_notified`: the generation for which the owner was notified about unused GPUs; 0: none.
     """
 
     workspace = models.OneToOneField(
@@ -66,9 +66,9 @@ class WorkspaceActivity(models.Model):
 
 
 class ActivityChange(models.Model):
-    """From `at` on, other signals were active in a start of a workspace (`WorkspaceActivity.active`).
+    """A change of the active signals in a workspace's start at `at` (`WorkspaceActivity.active`).
 
-    Kept for two days for display. No decision uses it.
+    Kept for 2 days, for display only.
     """
 
     workspace = models.ForeignKey(
@@ -86,7 +86,7 @@ class ActivityChange(models.Model):
 
 
 class IdleKind(models.TextChoices):
-    """What was idle."""
+    """The part of a workspace that was idle."""
 
     ALL = "all", "The whole workspace"
     GPU = "gpu", "Its GPUs"
@@ -111,10 +111,10 @@ class IdlePeriod(models.Model):
 
 
 class HomeStay(models.Model):
-    """How long a home has been unused, or archived (`archive`, else None).
+    """Time for which a home has been unused or, with `archive`, archived.
 
-    Counts observed seconds only. `used_at` is the last use recorded by its place. `warned_s` is how many
-    observed seconds ago its user was notified of the next step; None: not yet.
+    Counts observed seconds only. `used_at` is the last use recorded in its `HomePlace`. `warned_s` is how
+    many observed seconds ago the user was warned of the next step; None: not yet.
     """
 
     place = models.OneToOneField(
@@ -131,10 +131,10 @@ class HomeStay(models.Model):
 
 
 class LastPass(models.Model):
-    """When the last pass ran: one row. Times without passes do not count against workspaces.
+    """Time of the last pass: one row. Times without passes do not count against workspaces.
 
-    `recorded_since` is when recording of idle times started. A second row, `HOMES`, is for the pass over
-    homes.
+    `recorded_since` is when the portal began to record idle times. A second row, `HOMES`, is for the pass
+    over homes.
     """
 
     HOMES = 2
@@ -148,7 +148,7 @@ class LastPass(models.Model):
 
 
 class Absence(models.Model):
-    """A gap in observation after `since`, or a change of the clock. It does not count as life time."""
+    """A gap in observation after `since`, or a change of the clock. Does not count towards the lifetime."""
 
     since = models.DateTimeField(db_index=True)
     seconds = models.FloatField()
@@ -158,7 +158,7 @@ class Absence(models.Model):
 
 
 class ScheduledStop(models.Model):
-    """A workspace was stopped by a schedule, which may start it again once unless a user acts first.
+    """A stop by a schedule, which may start the workspace again once unless a user acts first.
 
     Valid for one `generation` while the workspace is stopped. `stopped_at` is by the portal's clock.
     """
@@ -174,7 +174,7 @@ class ScheduledStop(models.Model):
 
 
 class PolicyScope(models.TextChoices):
-    """The scope of a policy, from the widest to the narrowest. A team's can only be stricter."""
+    """The scope of a policy, from the widest to the narrowest. Team policies can only be stricter."""
 
     SITE = "site", _("The site")
     POOL = "pool", _("Pool")
@@ -195,7 +195,7 @@ def _minutes(most: int, help_text: Any) -> Any:
 
 
 class ReclaimPolicy(models.Model):
-    """When workspaces of a site, pool, template, flavor or team are stopped. None inherits; 0 disables.
+    """When to stop workspaces of a site, pool, template, flavor or team. None inherits; 0 disables.
 
     `days` are names from `engine.week.DAYS`, `holidays` ISO dates, `zone` an IANA name.
     """
@@ -275,14 +275,14 @@ class ReclaimPolicy(models.Model):
 
     @property
     def target(self) -> str:
-        """The scope as in REST and the site file: `site`, or kind and slug (`flavor:a100-full`)."""
+        """The target in REST and the site file: `site`, or kind and slug (`flavor:a100-full`)."""
         return self.scope if self.scope == PolicyScope.SITE else f"{self.scope}:{self.subject.slug}"
 
 
 class Discontent(models.Model):
     """A running workspace with low placement health in the last observation.
 
-    `reason` (`code`, `params`) is the worst reason against its placement; `score` is in percent.
+    `reason` (`code`, `params`) is the worst problem of its placement; `score` is in percent.
     """
 
     workspace = models.OneToOneField(
@@ -302,8 +302,8 @@ class WorkPace(models.Model):
     """The pace of a workspace's work by its own metrics, and its best placements.
 
     `paces` is JSON: an `engine.pace.Pace` by metric. The row survives restarts, since it compares placements.
-    `slow_since` is when it became slower than elsewhere, else None. The row is written with each observation
-    only while it is slow.
+    `slow_since` is when the work became slower than elsewhere, else None. The row is written with each
+    observation only while the work is slow.
     """
 
     workspace = models.OneToOneField(
@@ -319,7 +319,7 @@ class WorkPace(models.Model):
 
 
 class BestClock(models.Model):
-    """The highest clock of busy GPUs of a model within a week: what others could reach."""
+    """The highest clock of busy GPUs of a model within a week, which other GPUs of the model could reach."""
 
     model = models.CharField(primary_key=True, max_length=80)
     clock_mhz = models.PositiveIntegerField()
@@ -330,7 +330,7 @@ class BestClock(models.Model):
 
 
 class ProposalState(models.TextChoices):
-    """The state of a proposal. `withdrawn`: it was no longer useful."""
+    """The state of a proposal. `withdrawn`: the proposal was no longer useful."""
 
     OPEN = "open", _("Open")
     APPLIED = "applied", _("Applied")

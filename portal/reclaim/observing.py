@@ -1,7 +1,7 @@
-"""Evaluates agents' reports once a minute: how long each workspace has been idle, and what it uses.
+"""Evaluates agents' reports once a minute: the idle time and resource use of each workspace.
 
 One small row per workspace; one query reads all running workspaces, and one statement writes all changes.
-History for display is in separate tables, written on change. No decision reads them.
+History is in separate tables, which are written on change and only used for display.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from portal.workspaces.models import Workspace
 
 INTERVAL_S = 60.0
 FRESH_S = 3 * INTERVAL_S
-"""Age up to which an observation describes the present."""
+"""Maximum age of a current observation."""
 HISTORY = timedelta(days=2)
 MAX_CHANGES = 500
 """Maximum number of changes shown per workspace."""
@@ -91,7 +91,7 @@ _decode_figures = msgspec.json.Decoder(HeartbeatFigures).decode
 
 
 def _parse_heartbeat(text: str) -> HeartbeatFigures:
-    """Parse a heartbeat. Treats malformed rows as unmeasured, so that they do not block others."""
+    """Parse a heartbeat. Malformed rows count as unmeasured, so that they do not block other rows."""
     try:
         return _decode_figures(text)
     except msgspec.MsgspecError:
@@ -191,7 +191,7 @@ def run() -> int:
 
 
 def _write(rows: Sequence[ObservedActivity]) -> None:
-    """Update all rows by one statement: `bulk_create` takes many times as long to build its own."""
+    """Update all rows with one statement, which is built many times faster than that of `bulk_create`."""
     if not rows:
         return
     meta, quote = WorkspaceActivity._meta, connection.ops.quote_name
@@ -252,9 +252,9 @@ def report_of(
     return AgentReport(
         at_s=heartbeat_at.timestamp(),
         has_gpus=accelerated,
-        # VS Code's own kernels are known to newer agents only.
+        # Only newer agents report VS Code's own kernels.
         has_kernels=activity in WITH_KERNELS or kernels.count is not None,
-        # For unknown apps, terminals count only if there are any.
+        # For unknown apps, terminals are a signal only if there are any.
         has_terminals=bool(activity) or terminals.count is not None,
         gpu_percent=max(measured) if complete else None,
         gpu_percents=tuple(percents) if seen.gpus_stale_s is None else (),
@@ -282,7 +282,7 @@ def report_of(
 def next_activity(
     workspace_id: UUID, generation: int, record: ActivityRecord | None, report: AgentReport
 ) -> ObservedActivity | None:
-    """Return the row after this report, or None if there is no new one."""
+    """Return the state after this report, or None if the report is not new."""
     same = record is not None and record.generation == generation
     before = clock_of(record) if record is not None and same else None
     clock, signals = advance_clock(before, report)
@@ -323,7 +323,7 @@ def active_kinds(signals: Iterable[Signal]) -> str:
 def ended_idle_periods(
     workspace_id: UUID, record: ActivityRecord, after: ObservedActivity | None
 ) -> list[IdlePeriod]:
-    """Return the idle periods that ended at the previous report. `after` is None at a stop."""
+    """Return the idle periods that ended at the previous report. `after` is None if the workspace stopped."""
     clock = clock_of(record)
     if clock is None:
         return []
@@ -346,7 +346,7 @@ def ended_idle_periods(
 
 
 def delete_stale() -> None:
-    """Delete rows of other starts or stopped workspaces. Records their last idle periods."""
+    """Delete rows of earlier starts and stopped workspaces. Records their last idle periods."""
     for stale in (
         WorkspaceActivity.objects.exclude(workspace__state=State.RUNNING),
         WorkspaceActivity.objects.exclude(generation=F("workspace__generation")),
@@ -365,12 +365,12 @@ def delete_stale() -> None:
 
 
 def prune() -> int:
-    """Delete expired history. The state at the start of the retained period stays."""
+    """Delete expired history, and return the number of deleted rows. Keeps the state at its new beginning."""
     now = timezone.now()
     oldest = now - HISTORY
     later = ActivityChange.objects.filter(workspace=OuterRef("workspace"), at__gt=OuterRef("at"))
-    over = ActivityChange.objects.filter(Exists(later.filter(at__lte=oldest)), at__lt=oldest)
-    deleted = over.delete()[0] + Absence.objects.filter(since__lt=now - LONGEST).delete()[0]
+    expired_changes = ActivityChange.objects.filter(Exists(later.filter(at__lte=oldest)), at__lt=oldest)
+    deleted = expired_changes.delete()[0] + Absence.objects.filter(since__lt=now - LONGEST).delete()[0]
     return deleted + IdlePeriod.objects.filter(ended_at__lt=now - IDLE_PERIODS_KEPT).delete()[0]
 
 
@@ -391,7 +391,7 @@ def signals_of(row: ObservedActivity | None) -> list[dict[str, Any]]:
 def current_activity(workspace: Workspace) -> ObservedActivity | None:
     """Return the activity of a running workspace up to its latest report, which may not be stored yet.
 
-    None if nothing is known of this start.
+    Returns None if nothing is known about this start.
     """
     values = (
         WorkspaceActivity.objects.filter(workspace=workspace.pk, generation=workspace.generation)
@@ -417,6 +417,6 @@ def current_activity(workspace: Workspace) -> ObservedActivity | None:
 
 
 def is_fresh(observed_at: datetime, now: datetime | None = None) -> bool:
-    """Return whether an observation is recent enough to describe the present."""
+    """Return whether an observation is recent enough to count as current."""
     age_s = ((now or timezone.now()) - observed_at).total_seconds()
     return -INTERVAL_S <= age_s <= FRESH_S

@@ -1,4 +1,4 @@
-"""Idle time and end of many workspaces, as columns of a query: lists show them and sort by them.
+"""Query columns for the idle time and end of workspaces, which lists show and sort by.
 
 The values are those of `presenters.life_of`, which also explains them; idle time is as of the last
 observation, up to a minute old.
@@ -39,9 +39,9 @@ def idle_s(now: datetime) -> Case:
 
 
 def stops_at() -> Case:
-    """Return when a workspace stops by itself, or null.
+    """Return when a workspace stops automatically, or null.
 
-    A preemption comes first, then a notice of the reclaim policies, then the end of its lifetime.
+    A preemption takes precedence, then a notice of the reclaim policies, then the end of the lifetime.
     """
     noticed = Q(
         state=State.RUNNING,

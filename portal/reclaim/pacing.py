@@ -1,4 +1,4 @@
-"""Stores the pace of work and where it was best: one small row per workspace that reports it.
+"""Stores the pace of work and where it was best, in one small row per workspace that reports it.
 
 Rows are written only after relevant changes.
 """
@@ -57,7 +57,7 @@ def _record_rates(reports: Sequence[ReportedRates]) -> int:
         pk: (generation, parse_paces(text))
         for pk, generation, text in rows.values_list("workspace_id", "generation", "paces")
     }
-    # A running start does not change its placement.
+    # The placement of a running start does not change.
     pairs = {
         (pk, generation): max(paces.values(), key=lambda pace: pace.at_s).place
         for pk, (generation, paces) in rows_by_pk.items()
@@ -126,7 +126,7 @@ def _kind(*amounts: object) -> str:
 
 
 def slow_workspaces(now: datetime) -> dict[UUID, tuple[str, Pace]]:
-    """Return running workspaces whose work has been slower than elsewhere long enough; one query."""
+    """Return running workspaces whose work has been slower than elsewhere for long enough; one query."""
     now_s = now.timestamp()
     rows = WorkPace.objects.filter(
         slow_since__lte=datetime.fromtimestamp(now_s - SLOW_FOR_S, UTC),
@@ -138,7 +138,7 @@ def slow_workspaces(now: datetime) -> dict[UUID, tuple[str, Pace]]:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The current pace of a workspace: `rate` per second, the best here and elsewhere, and that node.
+    """The current pace of a workspace: `rate` per second, the best here and elsewhere, and the best node.
 
     `percent` is relative to the best elsewhere; None if unknown.
     """

@@ -1,7 +1,7 @@
-"""Applies the ladder to all workspaces: gives and withdraws notices, releases GPUs, and stops what is due.
+"""Applies the reclaim policies: sends and withdraws notices, releases GPUs, and stops workspaces.
 
-Safe to interrupt and to run concurrently: a notice is a row, written together with its message, and a stop
-locks the workspace and decides again.
+Passes can be interrupted and run concurrently: a notice is a row that is written together with its message,
+and each stop locks the workspace and decides again.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 30.0
 MIN_OUTAGE_S = 90.0
-"""Gap between passes from which the portal counts as unavailable: notices are extended by the gap."""
+"""Minimum gap between passes that counts as an outage. Notices are extended by the gap."""
 AT_ONCE = 500
 MAX_WARNED = 500
-"""Maximum number of warnings per pass: each writes three rows, and a pass should take about a second."""
+"""Maximum number of warnings per pass, which should take about a second; each warning writes three rows."""
 COLUMNS = (
     *("pk", "generation", "ends_version", "ends_at", "lifetime_s", "ready_at"),
     *("pool_id", "template_id", "flavor_id", "team_id", "team__slug", "resources_text"),
@@ -88,12 +88,12 @@ RULES = {
     Cause.RELEASE: "release_s",
     Cause.RELEASE_GPU_IDLE: "gpu_idle_s",
 }
-"""The value of the effective policy behind each cause; a lifetime is the request's own."""
+"""The value of the effective policy behind each cause. A lifetime is in the request itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassReport:
-    """Number of workspaces warned, no longer under notice, stopped, without GPUs, and started."""
+    """Number of workspaces warned, with withdrawn notices, stopped, with released GPUs, and started."""
 
     warned: int = 0
     withdrawn: int = 0
@@ -115,7 +115,7 @@ class Candidate:
     scope_keys: ScopeKeys
     team: str
     notice: Notice | None
-    # Of this start: last observation and idle seconds.
+    # The last observation and idle seconds of this start.
     observed_at: datetime | None = None
     idle_s: float = 0.0
     gpu_idle_s: float = 0.0
@@ -132,14 +132,16 @@ def run() -> PassReport:
         verdict = verdict_of(candidate, now, site)
         steps[verdict.step].append((candidate, verdict))
     withdrawn = _withdraw([candidate for candidate, _verdict in steps[Step.WITHDRAW]])
-    # Soonest first. The rest get their full notice from the next pass.
+    # Soonest first. The next pass warns the rest, with the full notice period.
     first = sorted(steps[Step.WARN], key=lambda warning: warning[1].due_at_s or 0.0)[:MAX_WARNED]
     warned = sum(_warn(chunk, now) for chunk in _chunks(first))
-    due = [candidate.pk for step in (Step.RELEASE, Step.STOP) for candidate, _verdict in steps[step]]
-    done = [apply_step_if_due(workspace_id) for workspace_id in due]
+    due_ids = [candidate.pk for step in (Step.RELEASE, Step.STOP) for candidate, _verdict in steps[step]]
+    taken_steps = [apply_step_if_due(workspace_id) for workspace_id in due_ids]
     started = scheduled_starts.start_due(site.policies, now)
     _delete_stale_notices()
-    return PassReport(warned, withdrawn, done.count(Step.STOP), done.count(Step.RELEASE), started)
+    return PassReport(
+        warned, withdrawn, taken_steps.count(Step.STOP), taken_steps.count(Step.RELEASE), started
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ class PassContext:
 
 
 def read_pass_context() -> PassContext:
-    """Read the current values; three queries of few rows."""
+    """Read the current values, with three small queries."""
     policies = policy_set()
     spent = frozenset(teams_without_hours()) if policies.earliest_thresholds.budget else frozenset()
     return PassContext(policies, spent, tuple(Absence.objects.values_list("since", "seconds")))
@@ -171,7 +173,7 @@ def candidates(now: datetime, site: PassContext) -> Iterable[Candidate]:
     if thresholds.gpu_idle_s is not None:
         near |= Q(reclaim_activity__gpu_idle_s__gte=thresholds.gpu_idle_s)
     if thresholds.life_s is not None:
-        # After the clock was put back, a life starts earlier than its row says.
+        # After the clock was set back, a start was earlier than its row says.
         back_s = sum(seconds for _since, seconds in site.absences if seconds < 0)
         near |= Q(ready_at__lte=now - timedelta(seconds=thresholds.life_s + back_s))
     if site.spent:
@@ -267,7 +269,7 @@ def run_state_of(candidate: Candidate, now: datetime, site: PassContext) -> RunS
 
 
 def reason_of_stop(verdict: Verdict) -> Reason:
-    """Return the reason of a stop: the value that has reached its threshold."""
+    """Return the reason for a stop: the value that has reached its threshold."""
     reading: ThresholdReading = next(entry for entry in verdict.readings if entry.cause == verdict.cause)
     return Reason(
         CODES[reading.cause], {"value_s": round(reading.value_s), "threshold_s": round(reading.threshold_s)}
@@ -283,9 +285,9 @@ def rule_of(verdict: Verdict, effective: Effective) -> StopRule:
 
 
 def _extend_for_outage(now: datetime) -> None:
-    """Extend all ends and notices by a gap between passes, in which users could not extend either.
+    """Extend all ends and notices by a gap between passes, in which users could not extend them either.
 
-    A change of the clock looks the same; after it is put back, ends would come too late.
+    A change of the clock looks the same. After the clock was set back, ends are moved back too.
     """
     with transaction.atomic():
         last, new = LastPass.objects.select_for_update().get_or_create(pk=1, defaults={"at": now})
@@ -303,7 +305,7 @@ def _extend_for_outage(now: datetime) -> None:
             )
             shift_ends(away)
             if away < timedelta(0):
-                # Keep the time since stops that would be in the future.
+                # Move stops that would be in the future, so that the time since them is unchanged.
                 ScheduledStop.objects.update(stopped_at=F("stopped_at") + away)
             Absence.objects.create(since=last.at, seconds=away.total_seconds())
         LastPass.objects.filter(pk=1).update(at=now)
@@ -314,7 +316,7 @@ def _chunks(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
 
 
 def _withdraw(unjustified: Sequence[Candidate]) -> int:
-    """Delete notices that no longer apply. A newer one of the same workspace stays."""
+    """Delete notices that no longer apply, and return their number. Newer notices of a workspace stay."""
     deleted = 0
     for chunk in _chunks(unjustified):
         warned_at_s = {
@@ -332,8 +334,8 @@ def _withdraw(unjustified: Sequence[Candidate]) -> int:
 
 @transaction.atomic
 def _warn(due: Sequence[tuple[Candidate, Verdict]], now: datetime) -> int:
-    """Give notices, each together with its message and audit entry."""
-    # Locked: a concurrent extension has either committed, or withdraws the notice later.
+    """Write notices, each together with its message and audit entry. Returns their number."""
+    # Lock the rows, so that a concurrent extension has either committed or will withdraw the notice.
     workspaces = {
         workspace.pk: workspace
         for workspace in Workspace.objects.select_for_update(of=("self",))
@@ -416,13 +418,13 @@ def _notify(rows: Sequence[ReclaimNotice]) -> None:
 
 
 def apply_step_if_due(workspace_id: UUID) -> Step | None:
-    """Stop a workspace or release its GPUs, if that is still due under lock. Returns the step, or None."""
+    """Stop a workspace or release its GPUs if that is still due once locked. Returns the step, or None."""
     try:
         with transaction.atomic():
             workspace = lock_workspace(workspace_id)
             if workspace.state != State.RUNNING:
                 return None
-            # Includes the latest report, so that a workspace in use again is not stopped.
+            # Includes the latest report, so that a workspace that is used again is not stopped.
             candidate = candidate_of(workspace, observing.current_activity(workspace))
             site = read_pass_context()
             verdict = verdict_of(candidate, timezone.now(), site)
@@ -448,7 +450,7 @@ def apply_step_if_due(workspace_id: UUID) -> Step | None:
 
 
 def _release_gpus(workspace: Workspace, reason: Reason) -> bool:
-    """Release its GPUs and notify its user. Returns False if it cannot continue without them."""
+    """Release GPUs and notify the user. Returns False if the workspace cannot continue without GPUs."""
     try:
         with transaction.atomic():
             gpus.release(actor=SYSTEM, workspace_id=workspace.pk, cause=reason)

@@ -30,7 +30,7 @@ def with_existing_target(rows: QuerySet[ReclaimPolicy]) -> QuerySet[ReclaimPolic
 
 
 def visible_to(actor: User, rows: QuerySet[ReclaimPolicy]) -> QuerySet[ReclaimPolicy]:
-    """Return the visible policies: all except those of other teams; all for users who see all."""
+    """Return the policies visible to the actor: all, or all except those of other teams."""
     rows = with_existing_target(rows)
     if actor.sees_all:
         return rows

@@ -1,4 +1,4 @@
-"""REST views of reclaim policies."""
+"""REST API of reclaim policies."""
 
 from __future__ import annotations
 

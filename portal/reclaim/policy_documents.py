@@ -31,7 +31,7 @@ MAX_HOLIDAYS = 400
 
 
 def document_of(row: ReclaimPolicy) -> Document:
-    """Return the values of a policy without its target. Times of day are texts such as 19:00."""
+    """Return the values of a policy without its target. Times of day are strings such as 19:00."""
     return {name: _as_json(getattr(row, name)) for name in FIELDS}
 
 
@@ -42,7 +42,7 @@ def all_documents() -> dict[str, Document]:
 
 
 def stored_values(values: Mapping[str, Any]) -> Document:
-    """Return the given fields in stored form: days and holidays sorted and unique."""
+    """Return the fields in stored form, with sorted, unique days and holidays."""
     document = dict(values)
     for name in ("days", "holidays"):
         if isinstance(document.get(name), list):
@@ -127,7 +127,7 @@ def _problems(row: ReclaimPolicy) -> dict[str, LifetimeCode]:
     if len(row.holidays) > MAX_HOLIDAYS or not all(_is_date(holiday) for holiday in row.holidays):
         problems["holidays"] = LifetimeCode.POLICY_HOLIDAYS_UNKNOWN
     if row.scope == PolicyScope.TEAM and row.notice_minutes is not None:
-        # A longer notice would weaken limits; a shorter one is not a team's decision.
+        # A longer notice would weaken limits, and a team must not shorten the notice.
         problems["notice_minutes"] = LifetimeCode.POLICY_NOT_FOR_TEAM
     if row.scope == PolicyScope.TEAM and row.delete_days is not None:
         problems["delete_days"] = LifetimeCode.POLICY_NOT_FOR_TEAM

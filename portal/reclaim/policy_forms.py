@@ -1,4 +1,4 @@
-"""The form of a reclaim policy. It parses; the rules are in `policy_documents`."""
+"""The form of a reclaim policy. The form only parses; the rules are in `policy_documents`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LABELS = {
 
 
 class Dates(forms.CharField):
-    """Dates as 2026-12-25, separated by commas or lines."""
+    """Dates such as 2026-12-25, separated by commas or line breaks."""
 
     def prepare_value(self, value: Any) -> Any:
         return "\n".join(value) if isinstance(value, list) else value
@@ -68,7 +68,7 @@ def _time(name: str, hint: Any = "") -> forms.TimeField:
 
 
 class PolicyForm(forms.Form):
-    """The fields of a policy. With `targets` (choices) it is for a new one. A team's has no notice."""
+    """The fields of a policy. With `targets` (choices), for a new policy. Team policies have no notice."""
 
     version = forms.CharField(required=False, widget=forms.HiddenInput)
     idle_minutes = _integer_field("idle_minutes", MAX_MINUTES, _("For workspaces without GPUs. 0: never."))
@@ -140,7 +140,7 @@ class PolicyForm(forms.Form):
         if of_team:
             del self.fields["notice_minutes"], self.fields["delete_days"]
             if self.initial.get("stop_when_spent") != "False":
-                # Without effect for a team, but a value set by REST is preserved.
+                # Has no effect for a team, but preserve a value set through REST.
                 spent: Any = self.fields["stop_when_spent"]
                 spent.choices = spent.choices[:2]
 

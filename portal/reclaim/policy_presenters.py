@@ -41,12 +41,12 @@ class PolicyRow:
 
 
 def url_of(row: ReclaimPolicy, name: str = "policy") -> str:
-    """Return the URL of its page, or of an action (`edit`, `delete`)."""
+    """Return the URL of the policy's page, or of an action (`edit`, `delete`)."""
     return reverse(f"reclaim:{name}" if name == "policy" else f"reclaim:{name}-policy", args=[row.pk])
 
 
 def name_of(row: ReclaimPolicy) -> str:
-    """Return its target as text: “Flavor A100, whole”; “The site”."""
+    """Return the policy's target as text: “Flavor A100, whole”; “The site”."""
     kind = str(PolicyScope(row.scope).label)
     if row.subject is None:
         return kind
@@ -68,7 +68,7 @@ def rows(selected: Iterable[ReclaimPolicy]) -> list[PolicyRow]:
 
 
 def settings_row() -> PolicyRow:
-    """Return the row of the site's settings, which have no page."""
+    """Return the row for the site's settings, which have no page."""
     terms = effective.site_terms()
     return PolicyRow("", "", "", tuple(f"{label}: {value}" for label, value in term_rows(terms)))
 
@@ -137,7 +137,7 @@ def format_differences(differences: Sequence[history.Difference]) -> tuple[Chang
 
 
 def versions(actor: User, row: ReclaimPolicy) -> list[Version]:
-    """Return the newest versions with their changes; empty without permission to change or see all."""
+    """Return the newest versions with their changes; empty unless the actor may see them."""
     keeps = policies.may_change(actor, row)
     if not (keeps or actor.sees_all):
         return []

@@ -1,4 +1,4 @@
-"""Services that change reclaim policies. A change applies from the next pass on, with notice."""
+"""Services that change reclaim policies. Changes apply from the next pass on, with notice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TARGET_UNIQUE = ("reclaim_policy_one_site", "pool", "template", "flavor", "team"
 
 
 def draft(*, actor: User | SystemActor, target: str, values: Mapping[str, Any]) -> ReclaimPolicy:
-    """Return the validated policy that `create` or `change` would write, unsaved. Raises the same errors."""
+    """Return the validated, unsaved policy that `create` or `change` would write. Raises the same errors."""
     fixed = _target_columns(actor, target)
     row = ReclaimPolicy.objects.filter(**fixed).first() or ReclaimPolicy(**fixed)
     documents.fill(row, values)
@@ -61,7 +61,7 @@ def create(*, actor: User | SystemActor, target: str, values: Mapping[str, Any])
 
 
 def put_policy(*, actor: User | SystemActor, target: str, values: Mapping[str, Any]) -> ReclaimPolicy:
-    """Create the policy for `target`, or change the given fields of the existing one. Raises like both."""
+    """Create the policy for `target`, or change fields of the existing one. Raises the errors of both."""
     row = ReclaimPolicy.objects.filter(**documents.target_of(target)).first()
     if row is None:
         return create(actor=actor, target=target, values=values)
@@ -69,7 +69,7 @@ def put_policy(*, actor: User | SystemActor, target: str, values: Mapping[str, A
 
 
 def delete_for(*, actor: User | SystemActor, target: str) -> None:
-    """Delete the policy for `target` if it exists. Raises like `delete`."""
+    """Delete the policy for `target` if it exists. Raises the errors of `delete`."""
     row = ReclaimPolicy.objects.filter(**documents.target_of(target)).first()
     if row is not None:
         delete(actor=actor, policy_id=row.pk)
@@ -84,7 +84,7 @@ def change(
     expected: frozenset[str] = etags.ANY,
     restored_from: int | None = None,
 ) -> ReclaimPolicy:
-    """Change the fields in `values`. Writes nothing if they are equal.
+    """Change the fields in `values`. Writes nothing if nothing changes.
 
     Raises `NotAllowed`, `NotFound`, `InvalidInput`, `PreconditionFailed`.
     """
@@ -111,7 +111,7 @@ def change(
 def restore(
     *, actor: User | SystemActor, policy_id: UUID, number: int, expected: frozenset[str] = etags.ANY
 ) -> ReclaimPolicy:
-    """Restore a stored version. Raises like `change`, and `NotFound` for the version."""
+    """Restore a stored version. Raises the errors of `change`, and `NotFound` for an unknown version."""
     revision = history.revision(SubjectKind.RECLAIM, policy_id, number)
     return change(
         actor=actor, policy_id=policy_id, values=revision.data, expected=expected, restored_from=number
@@ -128,7 +128,7 @@ def delete(*, actor: User | SystemActor, policy_id: UUID, expected: frozenset[st
 
 
 def _target_columns(actor: User | SystemActor, target: str) -> dict[str, Any]:
-    """Return the columns of a target whose policy the actor may write. Invisible teams do not exist."""
+    """Return the columns of a target whose policy the actor may write. Hides teams that are not visible."""
     fixed = documents.target_of(target)
     team = fixed.get("team")
     if team is not None and isinstance(actor, User) and not may_view_team(actor, team):
@@ -138,7 +138,7 @@ def _target_columns(actor: User | SystemActor, target: str) -> dict[str, Any]:
 
 
 def changed_by(row: ReclaimPolicy) -> str:
-    """Return the display name of the account that changed it last."""
+    """Return the display name of the account that last changed the policy."""
     return history.last_label(SubjectKind.RECLAIM, row.pk) or SYSTEM.label
 
 

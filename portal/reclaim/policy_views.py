@@ -55,7 +55,7 @@ def _changeable_policy(request: SignedInRequest, policy_id: UUID) -> ReclaimPoli
 @require_safe
 @never_cache
 def listing(request: SignedInRequest) -> HttpResponse:
-    """List all visible policies and the site's settings. With `for`, redirect to that policy if it exists."""
+    """List all visible policies and the site's settings. With `for`, redirect to that policy, if any."""
     target = strip_nul(request.GET.get("for", ""))[:MAX_TARGET]
     policies = list(_visible_policies(request))
     existing = next((row for row in policies if row.target == target), None)
@@ -91,7 +91,7 @@ def detail(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
 def preview(request: SignedInRequest) -> HttpResponse:
     """Preview the fields in the query over the last 30 days; changes nothing.
 
-    A fragment of the form's page for users who may write such a policy. Shows errors of the fields.
+    A part of the form's page, for users who may write such a policy. Shows field errors.
     """
     target = strip_nul(request.GET.get("for", ""))[:MAX_TARGET] or str(PolicyScope.SITE)
     if not is_team(target):
@@ -122,7 +122,7 @@ def _preview_context(request: SignedInRequest, target: str, form: PolicyForm) ->
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def new(request: SignedInRequest) -> HttpResponse:
-    """Show the form of a new policy for `for`, and create it."""
+    """Show the form of a new policy for the target `for`, and create the policy."""
     targets = presenters.targets(request.user)
     if not targets:
         require_operator(request.user)

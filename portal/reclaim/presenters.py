@@ -32,7 +32,7 @@ from portal.workspaces.models import Workspace
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A signal as text: its name, its value against the threshold, and whether it counts as work."""
+    """A signal as text: its name, its value and threshold, and whether it counts as work."""
 
     name: str
     value: str
@@ -43,8 +43,8 @@ class Fact:
 class Rule:
     """A rule that applies to a workspace, as text, and its source.
 
-    `used_s` of `limit_s` has passed; None if unknown or not countable. `policy` is the key of the policy,
-    None for the site's settings.
+    `used_s` of `limit_s` has passed; None if unknown or not countable. `policy` is the primary key of the
+    policy; None for the site's settings.
     """
 
     name: str
@@ -62,9 +62,9 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """The remaining life of a running workspace.
+    """The lifetime of a running workspace.
 
-    - `stops_at`: when it stops, None if never; `reason` is set once that is announced.
+    - `stops_at`: when it stops, or None; `reason` is set once the stop is announced.
     - `idle`: the announced stop is due to idleness; keeping the workspace averts it for `kept_for`.
     - `releases`: it does not stop; only its GPUs are released at `stops_at`, and its app restarts.
     - `used_s`, `total_s`: elapsed and total time from ready to its end.
@@ -139,7 +139,7 @@ def facts_of(row: observing.ObservedActivity | None) -> tuple[Fact, ...]:
 
 
 def unused_text(row: observing.ObservedActivity | None) -> str:
-    """Return how many of its GPUs are unused while others work, as text; empty if none."""
+    """Return how many of the GPUs are unused while others work, as text; empty if none."""
     count, gpus, since = unused_gpus.unused_gpus_of(row)
     if row is None or since is None or not observing.is_fresh(row.observed_at):
         return ""
@@ -152,9 +152,9 @@ def unused_text(row: observing.ObservedActivity | None) -> str:
 
 
 def idle_text(row: observing.ObservedActivity | None, limit_s: int | None, *, releases: bool = False) -> str:
-    """Return the idle time against the limit, if any, as text.
+    """Return the idle time and its limit, if any, as text.
 
-    `releases`: at the limit its GPUs are released and it does not stop.
+    `releases`: the limit releases the GPUs instead of stopping the workspace.
     """
     if row is None or row.signals == "[]" or not observing.is_fresh(row.observed_at):
         return _("Activity unknown, counted as work.")
@@ -221,7 +221,7 @@ def _discontent_of(workspace: Workspace) -> dict[str, Any] | None:
 
 
 def life_of(workspace: Workspace, actor: User | None) -> Life | None:
-    """Return what the actor sees, or the workspace itself (None); None while it is not running."""
+    """Return the life as the actor sees it (None: its own pages), or None if it is not running."""
     if workspace.state != State.RUNNING:
         return None
     now = timezone.now()

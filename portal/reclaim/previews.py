@@ -45,9 +45,9 @@ class Interruption:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What the policies including this one would have stopped from `since` on, beyond actual stops.
+    """The stops since `since` that the policies, including this one, would have caused besides actual stops.
 
-    - `recorded_since`: when recording of idle times started; None: not yet.
+    - `recorded_since`: when the portal began to record idle times; None: not yet.
     - `starts`: number of starts replayed, all of them unless `cut`.
     - `workspaces`, `stops`, `releases`: stopped workspaces, number of stops, and those that only release
       GPUs.
@@ -73,8 +73,8 @@ class Preview:
 def preview(draft: ReclaimPolicy) -> Preview:
     """Replay the recorded activity of the workspaces in scope, in the last 30 days.
 
-    Uses the same decision function as live passes. Keeps count as recorded; additional ones are unknown. Not
-    replayed: extensions, spent GPU-hours, and requested ends. Five queries.
+    Uses the same decision function as live passes. Recorded keeps apply; further ones are unknown. Does not
+    replay extensions, spent GPU-hours and requested ends. Five queries.
     """
     every, due = _homes(draft)
     return replace(_replay_starts(draft), homes=every, homes_due=due)
@@ -114,7 +114,7 @@ def _replay_starts(draft: ReclaimPolicy) -> Preview:
             end_s,
             tuple(own.get(IdleKind.ALL, ())),
             tuple(own.get(IdleKind.GPU, ())),
-            # Only keeps of this start count.
+            # Only use the keeps of this start.
             tuple(
                 period
                 for period in kept_periods.get(row["workspace"], ())
@@ -161,7 +161,7 @@ def _replay_starts(draft: ReclaimPolicy) -> Preview:
 
 
 def _starts(draft: ReclaimPolicy, since: datetime) -> list[dict[str, Any]]:
-    """Return the starts in scope in that period, newest first, with their resources."""
+    """Return the starts in scope since then, newest first, with their resources."""
     rows = Allocation.objects.filter(Q(released_at=None) | Q(released_at__gt=since))
     if draft.scope != PolicyScope.SITE:
         rows = rows.filter(**{f"workspace__{draft.scope}": draft.subject})
@@ -197,15 +197,15 @@ def idle_periods(
         if key in starts:
             periods.setdefault(key, {}).setdefault(kind, []).append(Period(begin_s, end_s))
 
-    over = IdlePeriod.objects.filter(ended_at__gt=since).order_by("began_at")
-    for workspace, generation, kind, began_at, ended_at in over.values_list(
+    ended_periods = IdlePeriod.objects.filter(ended_at__gt=since).order_by("began_at")
+    for workspace, generation, kind, began_at, ended_at in ended_periods.values_list(
         "workspace_id", "generation", "kind", "began_at", "ended_at"
     ).iterator(chunk_size=2000):
         add((workspace, generation), kind, began_at.timestamp(), ended_at.timestamp())
-    lasting = WorkspaceActivity.objects.filter(
+    current_activity = WorkspaceActivity.objects.filter(
         Q(idle_s__gte=MIN_IDLE_PERIOD_S) | Q(gpu_idle_s__gte=MIN_IDLE_PERIOD_S)
     )
-    for workspace, generation, observed_at, idle_s, gpu_idle_s in lasting.values_list(
+    for workspace, generation, observed_at, idle_s, gpu_idle_s in current_activity.values_list(
         "workspace_id", "generation", "observed_at", "idle_s", "gpu_idle_s"
     ):
         end_s = observed_at.timestamp()
@@ -216,7 +216,7 @@ def idle_periods(
 
 
 def keep_periods(workspaces: set[UUID], since: datetime) -> dict[UUID, list[Period]]:
-    """Return the periods for which these workspaces were kept, from the audit log."""
+    """Return the periods for which users kept these workspaces, from the audit log."""
     periods: dict[UUID, list[Period]] = {}
     keep_events = Event.objects.filter(
         kind=AuditKind.WORKSPACE_KEPT, at__gt=since - timedelta(seconds=MAX_KEEP_S)

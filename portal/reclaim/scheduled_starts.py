@@ -1,7 +1,7 @@
-"""Restarts workspaces that a schedule has stopped: once, through admission, with a notice.
+"""Restarts each workspace that a schedule has stopped, once, through admission, and notifies its owner.
 
-A later stop or start by a user takes precedence. Safe to interrupt: the scheduled stop is deleted in the same
-transaction as the start.
+A later stop or start by a user takes precedence. Can be interrupted: the scheduled stop is deleted in the
+same transaction as the start.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def record_scheduled_stop(workspace: Workspace) -> None:
 
 
 def cancel_scheduled_start(event: StopRequested) -> None:
-    """Forget the scheduled stop, since a user asked for a stop: no schedule starts it."""
+    """Forget the scheduled stop because a user requested a stop, so that no schedule starts the workspace."""
     ScheduledStop.objects.filter(workspace=event.workspace.pk).delete()
 
 
 def start_due(policies: PolicySet, now: datetime) -> int:
-    """Start the workspaces that are due. Returns how many. Two queries if none is due."""
+    """Start the workspaces that are due, and return their number. Two queries if none is due."""
     # Rows are obsolete after a start, deletion or failure.
     ScheduledStop.objects.exclude(
         workspace__state__in=STOPPED_STATES,
@@ -64,7 +64,7 @@ def _is_due(row: ScheduledStop, policies: PolicySet, now: datetime) -> bool:
 
 
 def _start(workspace_id: UUID, policies: PolicySet, now: datetime) -> bool:
-    """Start a workspace if that is still due under lock. Returns whether it was started."""
+    """Start a workspace if that is still due once locked. Returns whether it was started."""
     try:
         with transaction.atomic():
             workspace = lock_workspace(workspace_id)
@@ -102,7 +102,7 @@ def _notify(workspace: Workspace, title: str, body: str) -> None:
 
 
 def next_start_of(workspace: Workspace) -> datetime | None:
-    """Return when a schedule starts the workspace again that another has stopped, or None."""
+    """Return when a schedule starts the workspace that a schedule has stopped, or None."""
     if workspace.state not in STOPPED_STATES or workspace.desired_state != DesiredState.STOPPED:
         return None
     if not ScheduledStop.objects.filter(workspace=workspace, generation=workspace.generation).exists():

@@ -1,7 +1,7 @@
-"""Notifies users once per start of GPUs that their workspace holds unused while it works on others.
+"""Notifies users, once per start, if their workspace works on some GPUs and leaves others unused.
 
-No driver can take a device from a running app, so nothing is released: that would restart the app and end the
-work on the other GPUs.
+Nothing is released, because no driver can take a device from a running app: the app would restart, and the
+work on the other GPUs would end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_NOTIFIED = 500
 
 
 def unused_gpus_of(row: ObservedActivity | WorkspaceActivity | None) -> tuple[int, int, datetime | None]:
-    """Return how many GPUs are unused, how many there are, and since when all of these are unused."""
+    """Return the number of unused GPUs, the number of all GPUs, and since when those GPUs are unused."""
     clock = clock_of_activity(row) if row is not None else None
     if clock is None:
         return 0, 0, None
@@ -39,7 +39,7 @@ def unused_gpus_of(row: ObservedActivity | WorkspaceActivity | None) -> tuple[in
 
 
 def notify() -> int:
-    """Notify the owners of workspaces with GPUs unused for the site's idle limit. Returns how many."""
+    """Notify owners of workspaces with GPUs unused for the site's idle limit. Returns their number."""
     limit_s = int(settings.BERTH_IDLE_GPU_MINUTES) * 60
     if not limit_s:
         return 0
@@ -55,7 +55,7 @@ def notify() -> int:
 
 
 def _notify(row: WorkspaceActivity, limit_s: int) -> bool:
-    """Notify the owner and remember it in one transaction. False if it is too early or was done meanwhile."""
+    """Notify the owner and record this in one transaction. Returns False if too early or already done."""
     clock = clock_of_activity(row)
     if clock is None:
         return False

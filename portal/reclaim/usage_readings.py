@@ -1,4 +1,4 @@
-"""Use of CPU, memory and GPUs between two reports of an agent, for `workspaces.usage_samples`."""
+"""Computes CPU, memory and GPU use between two reports of an agent, for `workspaces.usage_samples`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from provisioning.types import WHOLE_DEVICE_MILLI
 
 MAX_CPU_MILLI = 1_000_000
 MAX_GPU_MEMORY_MIB = 100_000_000
-"""More than 1,000 cores or 95 TiB are an invalid report: agents are processes of their users.
+"""Maximum reported value: 1,000 cores or 95 TiB. Agents are processes of their users and can report anything.
 
-The column could not hold every sum of reported values, and one such row would fail those of all workspaces.
+Larger values could overflow the column, and one such row would make the rows of all workspaces fail.
 """
 
 
@@ -28,7 +28,7 @@ class Accelerators(msgspec.Struct):
 
     @property
     def measured_by_agent(self) -> bool:
-        """Whether only the agent knows the use of the workspace: of shares and MIG instances."""
+        """Whether only the agent can measure the GPU use, as for shares and MIG instances."""
         return bool(self.count and (self.mig_profile or self.share_milli < WHOLE_DEVICE_MILLI))
 
 
@@ -55,7 +55,7 @@ def reading_of(
     gpus: Sequence[GpuFigures] | None,
     accelerators: Accelerators,
 ) -> UsageReading:
-    """Return the use up to a report. `previous` is the stored one (JSON) of the same start, or None."""
+    """Return the use up to a report. `previous` is the stored report (JSON) of this start, or None."""
     before = _parse(previous)
     measured = (gpus or ()) if accelerators.measured_by_agent else ()
     # The memory of a shared GPU includes other workspaces.

@@ -1,4 +1,4 @@
-"""Keeps a workspace from its page."""
+"""The view that keeps an idle workspace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from portal.workspaces.views import redirect_to_workspace
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def keep_workspace(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Keep a workspace for two hours. A GET, as after signing in again, only shows its page."""
+    """Keep a workspace for two hours. A GET, for example after a new sign-in, only shows its page."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     if request.method != "POST":
         return redirect_to_workspace(workspace)

@@ -1,4 +1,4 @@
-"""Texts of errors about lifetimes, and of reasons of stops."""
+"""Texts of errors about lifetimes, and of reasons for stops."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Reports: daily GPU use and Prometheus metrics."""
+"""Reports about GPU use, and Prometheus metrics."""

@@ -87,7 +87,7 @@ class GpuUseSerializer(serializers.Serializer[Any]):
 
 
 def amounts_json(amounts: Amounts) -> dict[str, Any]:
-    """Return figures in GPU-hours for REST and CSV."""
+    """Return the amounts in GPU-hours for REST and CSV."""
 
     def hours(value: int) -> float:
         return round(value / MILLI_GPU_S_PER_HOUR, 3)
@@ -120,7 +120,7 @@ def date_of(request: UserRequest, name: str) -> date | None:
 
 
 class GpuUse(ApiView):
-    """Sums of GPU use."""
+    """GPU use of the site or a team."""
 
     tag = "reclaim"
     operation_ids = {"get": "getGpuUseReport"}

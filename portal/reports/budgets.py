@@ -1,4 +1,4 @@
-"""Monthly spending of teams, from the daily sums of GPU use."""
+"""Monthly spending of teams, from daily sums of GPU use."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from portal.reports.models import Dimension, GpuDay
 
 
 def spending_by_team(month: date) -> dict[str, int]:
-    """Return thousandths of a cent by team slug; `month` is its first day."""
+    """Return the spending in thousandths of a cent, by team slug. `month` is the first day of the month."""
     after = date(month.year + month.month // 12, month.month % 12 + 1, 1)
     rows = GpuDay.objects.filter(team="", dimension=Dimension.TEAM, day__gte=month, day__lt=after, cost__gt=0)
     return {row["key"]: row["spent"] for row in rows.values("key").annotate(spent=Sum("cost"))}
 
 
 def run(days: Iterable[date], now: datetime | None = None) -> int:
-    """Update budgets with the spending in the months of the given days, earliest month first."""
+    """Update budgets with the spending in the months of these days, earliest month first."""
     now = now or timezone.now()
     months = {day.replace(day=1) for day in days} | {budgets.month_of(now)}
     return sum(budgets.store_spending(month, spending_by_team(month), now=now) for month in sorted(months))

@@ -1,7 +1,7 @@
-"""Sums of GPU use per day. Only this module writes `GpuDay`. Idempotent.
+"""Daily sums of GPU use. Only this module writes `GpuDay`. Idempotent.
 
-A real device counts on days on which it was measured or allocated. A MIG instance counts as its part of the
-GPU, and then the GPU itself does not count.
+A real device counts on days when it was measured or allocated. MIG instances count as parts of their GPU, and
+then the GPU itself does not count.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class DevicePart:
 
 @dataclass(frozen=True, slots=True)
 class _Holder:
-    """The holder of a device, or of a request that waits for one."""
+    """Team, user and flavor of an allocation, or of a waiting request."""
 
     team: str
     user: str
@@ -75,15 +75,15 @@ class _Holder:
 
 
 class _Sums:
-    """Figures by team, dimension and key."""
+    """Amounts by team, dimension and key."""
 
     def __init__(self) -> None:
         self.found: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
-        # The day has a row even without figures.
+        # Ensures that the day has a row even without amounts.
         self.found["", Dimension.ALL, ""].update()
 
     def add(self, part: DevicePart | None, holder: _Holder | None, **amounts: float) -> None:
-        """Add amounts of a device (`None` for none in particular) and a holder (`None` for all)."""
+        """Add amounts for a device (`None`: no particular one) and a holder (`None`: all together)."""
         keys: list[tuple[str, str]] = [(Dimension.ALL, "")]
         if part is not None:
             keys += [(Dimension.MODEL, part.model), (Dimension.NODE, part.node)]
@@ -117,7 +117,7 @@ class _Sums:
 def run(now: datetime | None = None) -> list[date]:
     """Write today, yesterday and missing days, and return them.
 
-    Shortly after midnight it also writes all days with minutes that may have arrived late.
+    Shortly after midnight, also writes earlier days whose minutes may have arrived late.
     """
     now = now or timezone.now()
     today = now.astimezone(UTC).date()
@@ -131,12 +131,12 @@ def run(now: datetime | None = None) -> list[date]:
 
 
 def keep_days() -> int:
-    """Return the retention of figures in days: that of the hourly data, but at least 2 years."""
+    """Return how many days sums are kept: as long as hourly data, but at least 2 years."""
     return max(int(settings.BERTH_KEEP_HOURS_DAYS), 731)
 
 
 def days_without_sums(newest: date) -> list[date]:
-    """Return days with samples but without sums, newest first, as after an upgrade or a long outage."""
+    """Return days with samples but without sums, newest first, for example after a long outage."""
     first_s = DeviceHour.objects.aggregate(first=Min("start_s"))["first"]
     if first_s is None:
         return []
@@ -192,12 +192,12 @@ def sums_of(day: date, *, now: datetime) -> _Sums:
 def _measured_and_used(
     hours: Iterable[tuple[int, int, float]], from_s: float, until_s: float, end_s: float
 ) -> tuple[float, float]:
-    """Return measured and used seconds in an interval. An hour's values are distributed evenly."""
+    """Return the measured and used seconds in an interval, assuming even use within each hour."""
     seen = used = 0.0
     for start_s, measured_s, used_s in hours:
         overlap = min(until_s, start_s + HOUR_S) - max(from_s, start_s)
         if overlap > 0:
-            # The current hour has values for its elapsed part only.
+            # The current hour only has values for its elapsed part.
             part = overlap / max(1.0, min(HOUR_S, end_s - start_s))
             seen += measured_s * part
             used += used_s * part
@@ -207,7 +207,7 @@ def _measured_and_used(
 def _prices() -> dict[str, float]:
     """Return the current price per hour and device by flavor, in cents."""
     rows = Flavor.objects.filter(price_cents__isnull=False, accelerator_count__gt=0)
-    # The slug of a deleted flavor may be in use by another one.
+    # Another flavor may use the slug of a deleted one.
     return {
         slug: (price or 0) / (count * max(1, nodes))
         for slug, price, count, nodes in rows.order_by(F("deleted_at").asc(nulls_last=True)).values_list(
@@ -234,7 +234,7 @@ def device_parts() -> dict[UUID, DevicePart]:
 def _hours(
     parts: dict[UUID, DevicePart], begin_s: float, end_s: float
 ) -> dict[UUID, list[tuple[int, int, float]]]:
-    """Return start, measured seconds and used seconds of the day's hours, by device."""
+    """Return the start, measured seconds and used seconds of each hour of the day, by device."""
     hours: dict[UUID, list[tuple[int, int, float]]] = defaultdict(list)
     rows = DeviceHour.objects.filter(start_s__gte=begin_s, start_s__lt=end_s, gpu_s__isnull=False)
     for device, start_s, gpu_s, pct_s in rows.values_list(
@@ -248,7 +248,7 @@ def _hours(
 def _allocations_by_device(
     parts: dict[UUID, DevicePart], begin_s: float, end_s: float
 ) -> dict[UUID, list[tuple[_Holder, int, float, float]]]:
-    """Return holder, thousandths, start and end of the day's allocations, by device."""
+    """Return the holder, thousandths, start and end of the day's allocations, by device."""
     begin, end = (datetime.fromtimestamp(seconds, UTC) for seconds in (begin_s, end_s))
     rows = AllocatedDevice.objects.filter(
         Q(allocation__released_at=None) | Q(allocation__released_at__gt=begin), allocation__granted_at__lt=end
@@ -310,7 +310,7 @@ def _requested_rows(keys: list[UUID]) -> Iterator[tuple[Any, ...]]:
 
 
 def team_deleted(event: TeamDeleted) -> None:
-    """Move the sums of a deleted team to its new slug, so that the next team with the old one starts at 0."""
+    """Move a deleted team's sums to its new slug, so that the next team with the old slug starts at 0."""
     GpuDay.objects.filter(team=event.former_slug).update(team=event.team.slug)
     of_site = GpuDay.objects.filter(team="", dimension=Dimension.TEAM, key=event.former_slug)
     of_site.update(key=event.team.slug)

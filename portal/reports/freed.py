@@ -1,4 +1,4 @@
-"""Devices that stops and releases of Berth have freed."""
+"""Devices that Berth has freed by stopping workspaces or releasing GPUs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from portal.fleet.inventory.models import AllocatedDevice
 from portal.reclaim.passes import CODES
 
 FREED_S = 86_400
-"""Seconds for which a freed device counts, unless the workspace starts again earlier."""
+"""Maximum seconds for which a freed device counts. Ends earlier if the workspace starts again."""
 STOPS = frozenset(str(code.value) for code in CODES.values())
 
 
@@ -67,7 +67,7 @@ def freed_devices(begin_s: float, end_s: float) -> Iterator[Freed]:
 
 
 def _allocations(workspaces: list[UUID], since: datetime) -> dict[UUID, list[tuple[Any, ...]]]:
-    """Return (device, milli, granted, released, team, user, flavor) by workspace, times in UTC seconds."""
+    """Return (device, milli, granted, released, team, user, flavor) by workspace, in Unix time."""
     rows = AllocatedDevice.objects.filter(
         Q(allocation__released_at=None) | Q(allocation__released_at__gt=since),
         allocation__workspace__in=workspaces,

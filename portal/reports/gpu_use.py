@@ -1,4 +1,4 @@
-"""GPU use over a range of days, for the page, REST and CSV."""
+"""Reports GPU use over a range of days, for the page, REST and CSV."""
 
 from __future__ import annotations
 
@@ -51,20 +51,19 @@ class Amounts:
 
     @property
     def idle(self) -> int:
-        """Allocated and measured, but not used."""
+        """The amount allocated and measured, but not used."""
         return max(0, self.held_measured - self.held_used)
 
     @property
     def missing(self) -> int:
-        """Allocated and not measured: neither used nor idle."""
+        """The amount allocated but not measured, which is neither used nor idle."""
         return max(0, self.held - self.held_measured)
 
     @property
     def idle_share(self) -> float | None:
         """The share of measured time without work, 0 to 1; `None` if nothing was measured.
 
-        It covers devices with or without a holder, or, if there are no figures of devices (as for a team),
-        allocated time.
+        Covers the time of all devices or, if only allocations are known (as for a team), allocated time.
         """
         measured, used = (self.measured, self.used) if self.capacity else (self.held_measured, self.held_used)
         return max(0.0, 1 - used / measured) if measured else None
@@ -88,9 +87,9 @@ class GpuUseLine:
 class GpuUseReport:
     """GPU use from `since` to `until`, both inclusive (UTC).
 
-    `days` has each day of the range, `None` if it has no sums yet; `before` is the preceding range of the
-    same length. `lines` are broken down `by` a dimension, largest allocation first, up to `MAX_ROWS`; `cut`
-    means that there are more.
+    `days` has an entry for each day, `None` without sums; `before` is the preceding range of the same length.
+    `lines` are grouped `by` a dimension, largest allocation first, up to `MAX_ROWS`; `cut` means that there
+    are more.
     """
 
     since: date
@@ -105,7 +104,7 @@ class GpuUseReport:
 
 
 def may_choose(actor: User) -> QuerySet[Team]:
-    """Return the teams whose report the actor may read."""
+    """Return the teams whose reports the actor may read."""
     if actor.sees_all:
         return Team.objects.order_by("slug")
     return Team.objects.filter(memberships__user=actor, memberships__role="owner").order_by("slug")
@@ -119,7 +118,7 @@ def report(
     team: str = "",
     by: str = Dimension.TEAM,
 ) -> GpuUseReport:
-    """Return GPU use, from sums of days and whole months, with three queries plus permission checks.
+    """Return GPU use from daily and monthly sums, with three queries plus permission checks.
 
     For operators and auditors, and for a team's owners. Raises `NotAllowed`, `NotFound`, `InvalidInput`.
     """
@@ -159,7 +158,7 @@ def report(
 
 
 def _days(team: str, since: date, until: date) -> tuple[dict[date, Amounts], dict[date, int]]:
-    """Return the amounts per day, and the expected `identity_of_days` of months, with one query."""
+    """Return the amounts per day, and the `identity_of_days` of each month, with one query."""
     rows = GpuDay.objects.filter(
         team__in={"", team}, dimension=Dimension.ALL, day__range=(since, until)
     ).order_by("day")

@@ -22,7 +22,7 @@ KEPT_REASONS = [(reason.value, reason.value) for reason in KeptReason]
 
 
 class KeptTimeSerializer(serializers.Serializer[Any]):
-    """Idle GPU-hours that were not reclaimed, for one reason."""
+    """Idle GPU-hours that were not reclaimed, and the reason."""
 
     reason = serializers.ChoiceField(
         KEPT_REASONS,
@@ -35,7 +35,7 @@ class KeptTimeSerializer(serializers.Serializer[Any]):
 
 
 class GivenBackSerializer(serializers.Serializer[Any]):
-    """GPU-hours that Berth has freed for one reason."""
+    """GPU-hours that Berth has freed, and the reason."""
 
     reason = serializers.CharField(help_text="Reason code of the stop or release, such as `ends_by_idle`.")
     gpu_hours = serializers.FloatField(help_text="GPU-hours until the next start, for up to 1 day.")
@@ -57,7 +57,7 @@ class IdleAmountsSerializer(serializers.Serializer[Any]):
 
 
 class IdleLineSerializer(serializers.Serializer[Any]):
-    """One team."""
+    """Idle GPU time of one team."""
 
     team = serializers.CharField(help_text="Slug of the team.")
     amounts = IdleAmountsSerializer(help_text="GPU-hours of the team.")
@@ -83,7 +83,7 @@ def hours(amount: float) -> float:
 
 
 def idle_json(amounts: IdleAmounts) -> dict[str, Any]:
-    """Return amounts for REST, in GPU-hours."""
+    """Return the amounts for REST, in GPU-hours."""
     return {
         "allocated": hours(amounts.held),
         "idle": hours(amounts.idle),

@@ -1,6 +1,6 @@
-"""Idle GPU-hours by team and reason: given back, kept and why, and what the current policies would give back.
+"""Idle GPU-hours by team and reason: freed, kept, and the part that current policies would free.
 
-The page, REST and CSV take their figures from `report`.
+The page, REST and CSV use `report`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class IdleAmounts:
     """GPU time of workspaces with accelerators, in thousandths of GPU-seconds.
 
     `kept` is idle time by reason, in periods of 10 minutes or more with all GPUs of a workspace at 0 %.
-    `given_back` was freed by Berth's stops, by reason code. `would_give_back` is what the current policies
-    would have freed beyond that.
+    `given_back` was freed by Berth's stops, by reason code. `would_give_back` is the time that current
+    policies would have freed in addition.
     """
 
     held: float = 0.0
@@ -55,7 +55,7 @@ class IdleAmounts:
 
     @property
     def returned(self) -> float:
-        """All time given back, for any reason."""
+        """All time freed, for any reason."""
         return sum(self.given_back.values())
 
 
@@ -71,8 +71,8 @@ class IdleLine:
 class IdleReport:
     """Idle GPU time from `since` to `until`, both inclusive (UTC).
 
-    `recorded_since` is when recording of idle periods started, None: not yet. `lines` has most idle time
-    first, up to `MAX_ROWS`; `cut` means that there are more.
+    `recorded_since` is when the portal began to record idle periods (None: not yet). `lines` are ordered by
+    idle time, largest first, up to `MAX_ROWS`; `cut` means that there are more.
     """
 
     since: date
@@ -86,7 +86,7 @@ class IdleReport:
 
 @dataclass(slots=True)
 class _Start:
-    """One start of a workspace: its GPUs in thousandths, and when it held them (UTC seconds)."""
+    """One start of a workspace: its GPUs in thousandths, and when they were allocated (Unix time)."""
 
     workspace: UUID
     team: str
@@ -97,7 +97,7 @@ class _Start:
 
 
 class _Sums:
-    """Amounts by team, and of all."""
+    """Amounts by team, and their total."""
 
     def __init__(self) -> None:
         self.found: dict[str, Counter[tuple[str, str]]] = {}
@@ -150,7 +150,7 @@ def report(
 
 
 def _add_starts(sums: _Sums, starts: dict[tuple[UUID, int], _Start]) -> None:
-    """Add what these starts held, how long their GPUs were idle and why, and what policies would free."""
+    """Add these starts' allocations, their idle time by reason, and the time that policies would free."""
     if not starts:
         return
     earliest = datetime.fromtimestamp(min(start.begin_s for start in starts.values()), UTC)
@@ -177,7 +177,7 @@ def _add_starts(sums: _Sums, starts: dict[tuple[UUID, int], _Start]) -> None:
 def _starts(
     parts: dict[UUID, DevicePart], begin_s: float, end_s: float, team: str
 ) -> dict[tuple[UUID, int], _Start]:
-    """Return the starts with real accelerators in this time, by workspace and generation. One query."""
+    """Return the starts with real accelerators in this period, by workspace and generation. One query."""
     begin, end = (datetime.fromtimestamp(seconds, UTC) for seconds in (begin_s, end_s))
     rows = AllocatedDevice.objects.filter(
         Q(allocation__released_at=None) | Q(allocation__released_at__gt=begin), allocation__granted_at__lt=end

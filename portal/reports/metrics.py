@@ -1,7 +1,7 @@
-"""Prometheus metrics: Berth's own, and GPUs under the names of the DCGM exporter.
+"""Prometheus metrics: Berth's own, and GPU metrics with the names of the DCGM exporter.
 
-Berth's own follow the rules of `promtool check metrics`: base units, one unit for each metric. The exporter's
-names do not, so they have an address of their own.
+Berth's own metrics follow the rules of `promtool check metrics`: base units, one unit per metric. The
+exporter's names do not, so they have a separate URL.
 
 The number of queries is constant. Missing measurements have no sample; simulated devices have the label
 `simulated="true"`. States and amounts are those of `inventory.device_states` and `inventory.counting`, as in
@@ -38,7 +38,7 @@ from provisioning.types import WHOLE_DEVICE_MILLI, DeviceInfo, DeviceKind
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ANY_POOL = ""
-# The library adds the OpenMetrics suffix to counter families; the exporter has none.
+# The library adds a suffix to counters, as OpenMetrics requires; the exporter does not.
 _AS_THE_EXPORTER = re.compile(
     rb"^# (HELP|TYPE) (%s)_total " % "|".join(sorted(dcgm_names.COUNTERS)).encode(), re.MULTILINE
 )
@@ -54,7 +54,7 @@ def exposition(now: datetime | None = None) -> bytes:
 
 
 def gpu_exposition(now: datetime | None = None) -> bytes:
-    """Return the metrics of GPUs as the DCGM exporter writes them."""
+    """Return GPU metrics in the form of the DCGM exporter."""
     return _AS_THE_EXPORTER.sub(rb"# \1 \2 ", _text(gpu_families, now))
 
 
@@ -72,7 +72,7 @@ class PortalCollector(Collector):
         self.now = now
 
     def describe(self) -> Iterable[Family]:
-        """Return nothing, so that registration reads nothing."""
+        """Return nothing, so that registration does not read the database."""
         return ()
 
     def collect(self) -> Iterator[Family]:
@@ -80,7 +80,7 @@ class PortalCollector(Collector):
 
 
 def families(now: datetime | None = None) -> list[Family]:
-    """Return Berth's families in order."""
+    """Return Berth's metric families in order."""
     now = now or timezone.now()
     devices = _known_devices(now)
     pools = list(Pool.objects.filter(deleted_at=None).order_by("slug"))
@@ -100,7 +100,7 @@ def exposition_name(family: Family) -> str:
 
 
 def gpu_families(now: datetime | None = None) -> list[Family]:
-    """Return the families of the DCGM exporter in order."""
+    """Return the DCGM exporter's metric families in order."""
     now = now or timezone.now()
     devices = _known_devices(now)
     return _dcgm(devices, series.current_samples(devices, now=now))
@@ -176,12 +176,12 @@ _AMOUNTS = {
     "allocated": ("allocated", "allocated to workspaces"),
     "free": ("free", "in service, not being checked, and not allocated"),
 }
-"""Amount of `Count` → its part of the metric's name, and its help text."""
+"""Field of `Count` → its part of the metric name, and its help text."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Quantity:
-    """What a metric measures: `prefix_<amount>suffix`, in `factor` of the inventory's base unit."""
+    """A quantity: its metric is `prefix_<amount>suffix`, in `factor` of the inventory's base unit."""
 
     prefix: str
     suffix: str
@@ -198,7 +198,7 @@ _OF_NODES = {
 
 
 def _resources(pools: Iterable[Pool], devices: Iterable[Any], now: datetime) -> list[GaugeMetricFamily]:
-    """Return the amounts of each resource and pool. The sum over all models (`gpu`) is left to queries."""
+    """Return the amounts by resource and pool. Queries can sum up all models (`gpu`)."""
     by_pool = counting.counts_by_pool(Node.objects.all(), now, counting.countable_devices(devices))
     gauges = {
         (quantity, amount): _gauge(f"{quantity.prefix}_{name}{quantity.suffix}", f"{quantity.text}: {text}.")
@@ -220,7 +220,7 @@ def _resources(pools: Iterable[Pool], devices: Iterable[Any], now: datetime) -> 
 
 
 def _teams(devices: Iterable[Any], samples: Mapping[str, Sample]) -> list[GaugeMetricFamily]:
-    """Return the GPUs that each team holds and uses. A MIG instance is its part of the GPU."""
+    """Return the allocated and used GPUs of each team. MIG instances count as parts of their GPU."""
     allocated = _gauge("berth_team_gpus_allocated", "GPUs allocated to workspaces of the team.")
     used = _gauge(
         "berth_team_gpus_used", "Sum of the measured utilization of these GPUs: 1 is one GPU at 100 %."
@@ -288,7 +288,7 @@ def _workspaces(pools: Iterable[Pool], now: datetime) -> list[GaugeMetricFamily]
 
 
 def _starts() -> list[Family]:
-    """Return counters of `start_counts` by team."""
+    """Return the counters of `start_counts`, by team."""
     requests = CounterMetricFamily(
         "berth_workspace_requests", "Requests for workspaces: new ones, starts and retries.", labels=["team"]
     )

@@ -1,4 +1,4 @@
-"""Daily and monthly sums of GPU use, which reports read, counts for Prometheus, and samples for plots."""
+"""Models for reports: daily and monthly sums of GPU use, counters for Prometheus, samples for plots."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.db import models
 
 
 class Dimension(models.TextChoices):
-    """Dimension of daily figures; `ALL` is a single row for everything."""
+    """Dimension of daily sums; `ALL` is a single row for everything."""
 
     ALL = "all", "Everything"
     TEAM = "team", "Team"
@@ -17,12 +17,12 @@ class Dimension(models.TextChoices):
 
 
 class GpuDay(models.Model):
-    """A day (UTC) of the site (`team` is empty) or a team, for one `key` of a dimension.
+    """Sums of a day (UTC) for the site (`team` is empty) or a team, for one `key` of a dimension.
 
     `team` and `key` are names (slug, user name, model, `pool/node`), so they outlive their objects. Amounts
-    are in thousandths of a GPU-second. `capacity`, `measured` and `used` are for devices with or without a
-    holder; only the site's rows by `ALL`, `MODEL` and `NODE` have them. `used` is summed utilisation: an hour
-    at 50 % is half an hour. The `held_` fields are the same for allocated time, and `held` is all of it. Time
+    are in thousandths of a GPU-second. `capacity`, `measured` and `used` are for all devices; only the site's
+    rows by `ALL`, `MODEL` and `NODE` have them. `used` is summed utilisation: an hour at 50 % is half an
+    hour. The `held_` fields are the same for allocated time, and `held` is the whole allocated time. Time
     without measurements is neither used nor idle.
     """
 
@@ -38,12 +38,12 @@ class GpuDay(models.Model):
     held_used = models.BigIntegerField(default=0)
     reclaimed = models.BigIntegerField(default=0)
     waited = models.BigIntegerField(default=0)
-    # In thousandths of a cent, at the prices when the sums were written.
+    # In thousandths of a cent, at the prices at the time when the sums were written.
     cost = models.BigIntegerField(default=0)
 
     class Meta:
         constraints = [
-            # Also the index for a range of one team and dimension.
+            # Also the index for a period of one team and dimension.
             models.UniqueConstraint(fields=["team", "dimension", "day", "key"], name="gpu_day_once")
         ]
 
@@ -74,7 +74,7 @@ class GpuMonth(models.Model):
 
     class Meta:
         constraints = [
-            # Also the index for a range of one team and dimension.
+            # Also the index for a period of one team and dimension.
             models.UniqueConstraint(fields=["team", "dimension", "month", "key"], name="gpu_month_once")
         ]
 
@@ -83,7 +83,7 @@ class GpuMonth(models.Model):
 
 
 class Figure(models.TextChoices):
-    """What is counted about starts."""
+    """Kind of a counter about starts."""
 
     REQUESTS = "requests", "Requests"
     STARTS = "starts", "Starts"
@@ -112,9 +112,9 @@ class StartCount(models.Model):
 
 
 class PoolSample(models.Model):
-    """Devices of a pool by state at `start_s` (UTC seconds), grouped as by `counting.summarize`.
+    """Number of a pool's devices by state at `start_s` (Unix time), grouped as in `counting.summarize`.
 
-    Only `state_samples` writes it. Every key begins with the time, since readers ask for a range of it.
+    Only `state_samples` writes it. The key begins with the time, because readers select a range of times.
     """
 
     pk = models.CompositePrimaryKey("start_s", "pool_id")
@@ -132,7 +132,7 @@ class PoolSample(models.Model):
 
 
 class StartSample(models.Model):
-    """Totals of `StartCount` over all teams at `start_s` (UTC seconds). Only `state_samples` writes it."""
+    """Totals of `StartCount` over all teams at `start_s` (Unix time). Only `state_samples` writes it."""
 
     start_s = models.BigIntegerField(primary_key=True)
     starts = models.BigIntegerField()
@@ -143,7 +143,7 @@ class StartSample(models.Model):
 
 
 class MonthlyReport(models.Model):
-    """Marks that a team's owners were notified about a month (its first day), in the same transaction."""
+    """Records that a team's owners were notified about a month (its first day), in the same transaction."""
 
     team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="+")
     month = models.DateField()

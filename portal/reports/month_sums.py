@@ -1,7 +1,8 @@
-"""Sums of whole months, so that a report over a year need not read every day.
+"""Sums of whole months, so that a report over a year need not read each day.
 
-Sums of a month record which days they include. A rewritten day has another key, which invalidates the sums of
-its month. Reports then read its days until the sums are written again, so they are never outdated.
+The sums of a month record which days they include. A rewritten day has another key, which invalidates the
+sums of its month. Reports then read the days of this month until its sums are written again, so reports are
+never outdated.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from portal.reports.days import BATCH, FIGURES, keep_days
 from portal.reports.models import Dimension, GpuDay, GpuMonth
 
 AT_ONCE = 3
-"""Maximum number of months per run; after an upgrade up to 2 years may be missing."""
+"""Maximum number of months per run. After an upgrade, up to 2 years may be missing."""
 LATE_UNTIL_HOUR = 2
-"""Hour (UTC) until which each run may still rewrite days of the previous month."""
+"""Hour (UTC) until which runs may still rewrite days of the previous month."""
 
 SiteDay = tuple[date, int]
 """A day and the key of its total row. Rewriting the day changes the key."""
@@ -38,7 +39,7 @@ def month_end(month: date) -> date:
 
 
 def identity_of_days(days: Iterable[SiteDay]) -> dict[date, int]:
-    """Return the identity of the days of each month, for days in order."""
+    """Return the identity of each month's days. `days` are in order."""
     digests = {}
     for month, rows in groupby(days, key=lambda row: month_start(row[0])):
         text = " ".join(f"{day}:{pk}" for day, pk in rows)
@@ -54,7 +55,7 @@ def run(now: datetime | None = None) -> list[date]:
         team="", dimension=Dimension.ALL, day__gte=oldest, day__lt=month_start(now.date())
     )
     current = identity_of_days(days.order_by("day").values_list("day", "pk"))
-    # The oldest month is incomplete, because its days expire one by one.
+    # The oldest month may be incomplete, because its days expire one by one.
     current.pop(month_start(oldest), None)
     GpuMonth.objects.exclude(month__in=list(current)).delete()
     if now.hour < LATE_UNTIL_HOUR:

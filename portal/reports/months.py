@@ -1,7 +1,7 @@
-"""Monthly notifications of team owners about GPU use, also by e-mail.
+"""Notifies team owners about GPU use each month, also by e-mail.
 
-A row per team and month is written in the transaction of the notifications. A crash before the commit
-sends no notice, and of two concurrent runs one finds the row.
+A row per team and month is written in the same transaction as the notifications. If a run crashes before the
+commit, no notification is sent; if two runs are concurrent, one finds the row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from portal.reports.models import Dimension, GpuDay, MonthlyReport
 log = logging.getLogger(__name__)
 KIND = "ledger.month"
 FROM_HOUR = 6
-"""Hour of the first day (UTC), because the last hours of the month may arrive late."""
+"""Hour of the first day (UTC) at which owners are notified, as the month's last hours may arrive late."""
 WITHIN_DAYS = 7
 """Days after which a missed month is no longer reported."""
 MAX_IDLE = 3
@@ -58,7 +58,7 @@ def _send_once(team: Team, since: date, until: date) -> bool:
                 _notify_owners(team, since, until)
             return new
     except Exception:
-        # One team must not block the others; it is retried within the hour.
+        # One team must not block the others. It is retried within the hour.
         log.exception("could not notify owners of %s about the report of %s", team.slug, since)
         return False
 

@@ -1,4 +1,4 @@
-"""Presenters of the report: texts and its plot. Pure functions."""
+"""Presenters of the reports: texts and plots. Pure functions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def hours(amount: int) -> str:
 
 
 def row(key: str, amounts: Amounts) -> UsageRow:
-    """Return the figures as text."""
+    """Return a table row for the amounts."""
     unseen = not amounts.held_measured
     return UsageRow(
         key or _("none"),
@@ -64,7 +64,7 @@ def row(key: str, amounts: Amounts) -> UsageRow:
 
 
 def finding(report: GpuUseReport) -> str:
-    """Return a sentence about the share without work, compared with the days before."""
+    """Return a sentence about the idle share, compared with the preceding range."""
     dark, before = report.total.idle_share, report.before.idle_share
     if dark is None:
         return _("No measurements in this period.")
@@ -91,7 +91,7 @@ def caveat(report: GpuUseReport) -> str:
 
 
 def plot(report: GpuUseReport) -> Plot:
-    """Return the plot of the share without work per day (UTC), in percent."""
+    """Return the plot of the idle share per day (UTC), in percent."""
     shares = tuple(
         None if amounts is None or amounts.idle_share is None else 100 * amounts.idle_share
         for _day, amounts in report.days
@@ -129,7 +129,7 @@ class IdleRow:
 
 @dataclass(frozen=True, slots=True)
 class IdleTable:
-    """The table of idle GPU-hours. `sentence` sums it up; `since` is the first day; empty without rows."""
+    """The table of idle GPU-hours. `sentence` is the summary; `since` is the first day, or empty."""
 
     sentence: str
     since: date

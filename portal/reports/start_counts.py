@@ -1,8 +1,8 @@
-"""Counters of requests, starts and failures of workspaces, and their times from request to ready.
+"""Counts requests, starts and failures of workspaces, and the times from request to ready.
 
-Counters never decrease, so they are stored instead of derived from workspaces, which can be deleted. Each
-event adds to its rows in a short transaction of its own after the commit, so nothing waits for them.
-An event is lost if the process ends between both.
+Counters must never decrease, so they are stored instead of derived from workspaces, which can be deleted.
+Each event is counted in a separate, short transaction after the commit, so that nothing waits for it. If the
+process ends before that, the event is lost.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def count_ready(event: WorkspaceReady) -> None:
 
 
 def totals() -> tuple[int, int]:
-    """Return all starts and all failures so far, of all teams, deleted ones included. One query."""
+    """Return the number of all starts and all failures, including deleted teams. One query."""
     rows = StartCount.objects.filter(figure__in=(Figure.STARTS, Figure.FAILURES)).order_by()
     sums = dict(rows.values_list("figure").annotate(Sum("count")))
     return sums.get(Figure.STARTS, 0), sums.get(Figure.FAILURES, 0)
@@ -78,10 +78,10 @@ def _add(figure: Figure, team: UUID, key: str = "", *, count: int = 1, seconds: 
 
 
 def _write_starts(teams: Mapping[UUID, int]) -> None:
-    """Add the starts of several teams at once; a cycle may place workspaces of many."""
+    """Add the starts of several teams at once, because a cycle may place workspaces of many teams."""
     of_starts = StartCount.objects.filter(figure=Figure.STARTS.value, key="", team_id__in=list(teams))
     with transaction.atomic():
-        # Locked in one order, so that two writers cannot block each other.
+        # Lock in a fixed order, so that two writers cannot deadlock.
         keys = dict(of_starts.select_for_update().order_by("pk").values_list("team_id", "pk"))
         if keys:
             added = Case(*(When(pk=pk, then=Value(teams[team])) for team, pk in keys.items()))

@@ -1,7 +1,7 @@
-"""Samples of device states and of starts, every 15 minutes for 35 days, for plots and sums over time.
+"""Samples device states and starts every 15 minutes, for plots and sums over time. Kept for 35 days.
 
-The counts are those of pages and metrics (`inventory.counting`, `start_counts`). Only this module writes
-`PoolSample` and `StartSample`. Idempotent.
+The numbers are the same as in pages and metrics (`inventory.counting`, `start_counts`). Only this module
+writes `PoolSample` and `StartSample`. Idempotent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COLUMNS = ("in_use", "idle", "free", "checking", "maintenance", "out_of_service"
 
 @dataclass(frozen=True, slots=True)
 class StateHistory:
-    """Device states at each step of `step_s` seconds from `start_s` (UTC); None is a step without sample."""
+    """Device states at each step of `step_s` seconds from `start_s` (Unix time); None: no sample."""
 
     start_s: int
     points: tuple[StateCounts | None, ...]
@@ -42,7 +42,7 @@ class StateHistory:
 
 @dataclass(frozen=True, slots=True)
 class StartFigures:
-    """Starts and failures since a time: that of the oldest sample within the requested period."""
+    """Starts and failures since the time of the oldest sample within the requested period."""
 
     since: datetime
     starts: int
@@ -79,7 +79,7 @@ def _columns(states: StateCounts) -> dict[str, int]:
 
 
 def pool_states(devices: Iterable[CountedDevice]) -> dict[UUID, StateCounts]:
-    """Return the states of these devices by pool. Pools without devices are missing."""
+    """Return the states of these devices by pool. Omits pools without devices."""
     return {pool: counting.summarize(states) for pool, states in counting.states_by_pool(devices).items()}
 
 
@@ -98,7 +98,7 @@ def history(pools: Collection[UUID], *, days: int, now: datetime | None = None) 
 def started_since(moments: Collection[datetime]) -> list[StartFigures | None]:
     """Return starts and failures since each of these times; None if there is no sample yet.
 
-    One query for each time, and one for the present.
+    One query for each time, and one for the current totals.
     """
     starts, failures = start_counts.totals()
     figures: list[StartFigures | None] = []

@@ -1,4 +1,4 @@
-"""Numbers of what a team has, for the pages that archive and delete it."""
+"""Counts a team's workspaces and other contents, for the pages that archive and delete the team."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from portal.workspaces.secrets.models import Secret
 
 
 class ContentsOfTeam(TeamContentsSource):
-    """Counts what a team has in all packages."""
+    """Counts a team's contents in all apps."""
 
     def contents_of(self, team: Team) -> TeamContents:
         workspaces = Workspace.objects.live().filter(team=team)

@@ -28,7 +28,7 @@ DEFAULT_SPAN = 30
 
 
 def _report(request: SignedInRequest) -> gpu_use.GpuUseReport:
-    """Return the report for the query. Invalid parameters use their defaults."""
+    """Return the report for the query string. Uses defaults for invalid parameters."""
     team = strip_nul(request.GET.get("team", ""))
     by, span = request.GET.get("by", ""), request.GET.get("span", "")
     days = int(span) if span in map(str, gpu_use.SPANS) else DEFAULT_SPAN
@@ -41,7 +41,7 @@ def _report(request: SignedInRequest) -> gpu_use.GpuUseReport:
 
 
 def _idle_report(request: SignedInRequest) -> idle_gpus.IdleReport:
-    """Return the report of idle GPUs for the query, for as many of its days as are recorded."""
+    """Return the report of idle GPUs for the query string, limited to the recorded days."""
     team, span = strip_nul(request.GET.get("team", "")), request.GET.get("span", "")
     days = min(int(span) if span in map(str, gpu_use.SPANS) else DEFAULT_SPAN, DEFAULT_SPAN)
     until = timezone.now().astimezone(UTC).date()
@@ -53,7 +53,7 @@ def _idle_report(request: SignedInRequest) -> idle_gpus.IdleReport:
 @require_safe
 @never_cache
 def gpu_use_page(request: SignedInRequest) -> HttpResponse:
-    """Show GPU use by holder. Team owners without access to the site are redirected to their team."""
+    """Show GPU use. Redirects team owners without access to the site's report to that of their team."""
     teams = list(gpu_use.may_choose(request.user)[:500])
     if not request.GET.get("team") and not request.user.sees_all and teams:
         return redirect(f"{reverse('reports:gpu-use')}?team={teams[0].slug}")
@@ -99,7 +99,7 @@ def gpu_use_csv(request: SignedInRequest) -> HttpResponse:
 @require_safe
 @never_cache
 def idle_gpus_csv(request: SignedInRequest) -> HttpResponse:
-    """Return idle GPU-hours by team as CSV: kept and given back by reason."""
+    """Return idle GPU-hours by team as CSV: kept and freed, by reason."""
     report = _idle_report(request)
     answer = HttpResponse(content_type="text/csv; charset=utf-8")
     answer["Content-Disposition"] = (

@@ -1,4 +1,4 @@
-"""The endpoint for Prometheus."""
+"""The endpoints for Prometheus."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
 @require_safe
 @never_cache
 def gpu_metrics(request: HttpRequest) -> HttpResponse:
-    """Return the metrics of GPUs as the DCGM exporter does, to the same readers."""
+    """Return GPU metrics in the form of the DCGM exporter, to the same readers."""
     return _answer(request, report.gpu_exposition)
 
 

@@ -1,4 +1,4 @@
-"""Verdicts on requests: what a creation at this moment would get. Both run the same decision."""
+"""Verdicts on requests, from the same decision that a new workspace would get now."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from portal.workspaces.resizing import resized_request
 from portal.workspaces.software import add_software_need
 
 REQUEST = "request"
-"""The queue id of a request without a workspace."""
+"""The id in the queue of a request without a workspace."""
 
 
 def assess(
@@ -64,11 +64,11 @@ def assess(
     environment: str = "",
     move_home: bool = False,
 ) -> Verdict:
-    """Return the verdict on this request now. Raises nothing: a denial is a verdict too.
+    """Return the current verdict on this request. A denial is a verdict too, not an exception.
 
-    Without a team, only the pools count (for operators). `resources` overrides the flavor's request with the
-    one stored with a workspace. `environment` is the digest of its software environment. `move_home`: as in
-    an order.
+    Without a team, only pools are checked (for operators). `resources`, as stored with a workspace, overrides
+    the flavor's request. `environment` is the digest of the software environment. `move_home` is as in an
+    order.
     """
     if environment:
         resources = add_software_need(flavor.as_request() if resources is None else resources, environment)
@@ -123,7 +123,7 @@ def assess_many(
     environment: str = "",
     move_home: bool = False,
 ) -> list[Verdict]:
-    """Return the verdicts on several flavors for one snapshot."""
+    """Return the verdicts on several flavors, from one snapshot."""
     with snapshot_cache.preview_cache.use() as snapshot:
         if team is not None:
             decision.forecast_next(snapshot)
@@ -202,9 +202,9 @@ def verdict_without_gpus(
     priority: int = 0,
     move_home: bool = False,
 ) -> Verdict | None:
-    """Return the verdict on a request without accelerators, if that starts at once and the whole one waits.
+    """Return the verdict without accelerators if only that request would start at once, else None.
 
-    `verdict` is the one on the whole request. None if accelerators make no difference or it is denied.
+    `verdict` is the verdict on the full request. None also if the full request is denied.
     """
     if not flavor.accelerator_count or verdict.outcome is not Outcome.QUEUED:
         return None
@@ -231,9 +231,9 @@ def homes_of(actor: User | None, team: Team | None) -> Homes | None:
 class StartRequest:
     """A request for a workspace. Without `expected_s` the flavor's duration applies.
 
-    `homes` is None if its user is unknown; `move_home` as in an order. `instead_of` is the id of a running or
-    pending workspace that would end first. `blocked` lists the teams whose budgets are spent. `fallbacks` are
-    the same request on later flavors, in order of preference; the first is expected to run as long on each.
+    `homes` is None if the user is unknown; `move_home` is as in an order. `instead_of` is the id of a running
+    or pending workspace that would end first. `blocked` lists the teams whose budgets are spent. `fallbacks`
+    are the same request on later flavors, in order of preference.
     """
 
     template: Template
@@ -252,7 +252,7 @@ class StartRequest:
 
     @property
     def over_budget(self) -> bool:
-        """Whether it would cost money that its team does not have. Simulated flavors are free."""
+        """Whether the request would exceed its team's budget. Simulated flavors are free."""
         if self.team is None or self.team.pk not in self.blocked:
             return False
         resources = self.flavor.as_request() if self.resources is None else self.resources
@@ -260,7 +260,7 @@ class StartRequest:
         return priced and bool(resources["accelerators"]["count"])
 
     def workload(self, team: Team, now: datetime) -> model.Workload:
-        """Return the workload of the future workspace, without amounts and the key of its placement."""
+        """Return the workload of the future workspace, without amounts and placement key."""
         return model.Workload(
             id=REQUEST,
             team=team.slug,
@@ -277,7 +277,7 @@ class StartRequest:
 def assess_on(snapshot: ClusterSnapshot, start_request: StartRequest) -> Verdict:
     """Return the verdict for a snapshot, which is unchanged afterwards.
 
-    The request is added to a copy of the queue, and the copy is decided as in a cycle.
+    Adds the request to a copy of the queue, and decides on the copy like a cycle.
     """
     if start_request.team is None:
         placement_request = _placement_request(snapshot, start_request)
@@ -339,7 +339,7 @@ def _start_verdict(trial: ClusterSnapshot, pending: PendingWorkload) -> Verdict:
 def incoming_request(
     snapshot: ClusterSnapshot, start_request: StartRequest, team: Team
 ) -> PendingWorkload | Verdict:
-    """Return the request as it enters the queue, or the verdict on its first flavor if none is possible."""
+    """Return the request for the queue, or the verdict on its first flavor if no flavor is possible."""
     first = _placement_request(snapshot, start_request)
     workload = start_request.workload(team, snapshot.now)
     if not start_request.fallbacks:
@@ -394,7 +394,7 @@ def _placement_request(snapshot: ClusterSnapshot, start_request: StartRequest) -
 def is_refused(outcome: Outcome, shortfall: Shortfall) -> bool:
     """Return whether the request is kept out of the queue.
 
-    Requests that exceed the capacity are queued: a node may return.
+    Requests that exceed the capacity are queued, because a node may return.
     """
     return outcome is not Outcome.IMPOSSIBLE or shortfall[0] is Rule.SITE_LIMIT
 

@@ -1,4 +1,4 @@
-"""Why a request does not start: the blocking rule with its numbers and holders, as a reason."""
+"""Explains why a request does not start: the blocking rule with its numbers and holders, as a reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from portal.scheduling.snapshot import ClusterSnapshot
 NodeReasons = tuple[NodeReason, ...]
 MAX_HOLDERS = 3
 RULES_OF_NODES = frozenset({Rule.PLACEMENT, Rule.CAPACITY})
-"""Rules for which the reasons of nodes are more useful than the numbers."""
+"""Rules for which the nodes' reasons are more useful than numbers."""
 
 
 def blocker_reason(
@@ -55,14 +55,14 @@ def blocker_reason(
 
 
 def with_known_ends(blocker: Blocker, placement_request: PlacementRequest) -> Blocker:
-    """Return the blocker without ends of holders that nobody can see: no node for the request reports."""
+    """Return the blocker without its holders' expected ends if no node for the request reports."""
     if blocker.rule not in RULES_OF_NODES or placement_request.silent is None:
         return blocker
     return replace(blocker, holders=tuple(replace(holder, next_end_s=None) for holder in blocker.holders))
 
 
 def no_capacity_reason(placement_request: PlacementRequest) -> Reason:
-    """Return why no node takes it now, regardless of limits."""
+    """Return why no node takes the request now, regardless of limits."""
     if placement_request.lost_home:
         return home_lost_reason(placement_request)
     if (home_reason := home_unavailable_reason(placement_request)) is not None:
@@ -75,7 +75,7 @@ def no_capacity_reason(placement_request: PlacementRequest) -> Reason:
 def maintenance_reason(pool: PoolNodes) -> Reason:
     """Return the reason for a pool in maintenance, with its planned end."""
     active = pool.maintenance
-    assert active is not None  # the caller has found it
+    assert active is not None  # the caller has checked that the pool is in maintenance
     params = {"until": active.until.isoformat(), "reason": active.reason}
     if active.site:
         return Reason(AdmissionCode.SITE_MAINTENANCE, params)
@@ -99,7 +99,7 @@ def home_unavailable_reason(placement_request: PlacementRequest) -> Reason | Non
 
 
 def environment_pending_reason(placement_request: PlacementRequest) -> Reason | None:
-    """Return the reason and progress if no node has its software environment yet, or None."""
+    """Return the reason and progress if no node has the software environment yet, or None."""
     digest = placement_request.missing_environment
     return waiting_reason(digest) if digest else None
 
@@ -110,7 +110,7 @@ def too_large_reason(reasons: NodeReasons) -> Reason:
 
 
 def node_reasons(placement_request: PlacementRequest) -> NodeReasons:
-    """Return per node why it does not take the request now; a home that can move counts for no node."""
+    """Return why each node does not take the request now. Ignores the location of a home that can move."""
     along = placement_request.movable_home
     request = along.request if along is not None else placement_request
     return tuple(
@@ -121,7 +121,7 @@ def node_reasons(placement_request: PlacementRequest) -> NodeReasons:
 
 
 def first_node(reasons: Sequence[NodeReason]) -> dict[str, Any]:
-    """Return the params for one node's reason: preferably a node that suits the request or has the home."""
+    """Return one node's reason as params: preferably of a node that suits the request or has the home."""
     if not reasons:
         return {"node": "", "node_reason": None, "more_nodes": 0}
     at_home = next((pair for pair in reasons if pair[1].code != PlacementCode.HOME_ELSEWHERE), reasons[0])
@@ -130,7 +130,7 @@ def first_node(reasons: Sequence[NodeReason]) -> dict[str, Any]:
 
 
 def as_data(blocker: Blocker) -> dict[str, Any]:
-    """Return the blocker as stored with a workspace and shown by the API; teams by slug."""
+    """Return the blocker as JSON, as stored with a workspace and shown by the API. Teams are slugs."""
     return {
         "rule": blocker.rule.value,
         "resource": blocker.resource,
@@ -153,7 +153,7 @@ def as_data(blocker: Blocker) -> dict[str, Any]:
 def _holder(snapshot: ClusterSnapshot, holder: Holder) -> dict[str, Any]:
     until = holder.next_end_s
     if until is not None and until < snapshot.now_s:
-        # Rounded up to steps of the expected overrun, so that messages change rarely.
+        # Rounded up to multiples of the expected overrun, so that messages change rarely.
         step_s = snapshot.scheduler.policy.overdue_s
         until += step_s * -(-(snapshot.now_s - until) // step_s)
     return {

@@ -1,4 +1,4 @@
-"""REST API of the preview of acts on many workspaces, and of moves and their cancellation."""
+"""REST API that previews bulk actions on workspaces, and that requests and cancels moves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NODE = "Name of a node of the workspace's pool. Default: any other node of the p
 
 
 class ManyMoveSerializer(WorkspacesSerializer):
-    """The workspaces to move, and where to."""
+    """The workspaces to move, and their target."""
 
     node = serializers.CharField(
         max_length=operator_moves.MAX_NODE, default="", allow_blank=True, help_text=NODE
@@ -62,7 +62,7 @@ class BulkActSerializer(WorkspacesSerializer):
 
 
 class PlannedActSerializer(serializers.Serializer[Any]):
-    """What the action would do to one workspace, or why it would be skipped."""
+    """The effect of the action on one workspace, or why the workspace would be skipped."""
 
     id = serializers.UUIDField(help_text="Id of the workspace, as in the request.")
     name = serializers.CharField(allow_null=True, help_text="Its name; null if you cannot see it.")

@@ -1,4 +1,4 @@
-"""Acts on many workspaces: what each would do, and the act itself, by the services of single acts."""
+"""Bulk actions on workspaces, and their previews, with the services for single workspaces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from portal.workspaces.preconditions import STOPS_ALREADY, require_not_stopping,
 
 
 class Act(models.TextChoices):
-    """What can be done to many workspaces at once."""
+    """A bulk action."""
 
     STOP = "stop", gettext_lazy("Stop")
     EXTEND = "extend", gettext_lazy("Extend")
@@ -37,7 +37,7 @@ OPERATOR_ACTS = frozenset({Act.MOVE, Act.CANCEL_MOVE})
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What an act needs besides the workspaces.
+    """The arguments of an action, besides the workspaces.
 
     - `seconds`: of an extension.
     - `text`: of a message, or the reason of a move for the owners.
@@ -51,7 +51,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A workspace, and what the act would do: `outcome`, or why it is refused: `refusal`."""
+    """A workspace with the expected `outcome` of the action, or the reason for its `refusal`."""
 
     workspace: Workspace
     outcome: str
@@ -59,7 +59,7 @@ class Planned:
 
     @property
     def choice(self) -> str:
-        """The workspace in the confirming form, with the fingerprint of what the user saw."""
+        """The form value of the workspace: its id and the fingerprint that the user saw."""
         return f"{self.workspace.pk}.{bulk.fingerprint(self.workspace)}"
 
 
@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def owners(self) -> list[str]:
-        """The owners of the workspaces that the act reaches, by name."""
+        """The owners of the affected workspaces, by name."""
         return sorted({planned.workspace.owner.username for planned in self.done})
 
 
@@ -90,7 +90,7 @@ class ResultLine:
 
 
 def plan(actor: User, act: Act, workspaces: Iterable[UUID], terms: Terms) -> Plan:
-    """Return what the act would do to each workspace, by the checks of its service. Changes nothing.
+    """Return the expected effect on each workspace, using the checks of the services. Changes nothing.
 
     Raises `NotAllowed` for `OPERATOR_ACTS` by other users.
     """
@@ -110,7 +110,7 @@ def plan(actor: User, act: Act, workspaces: Iterable[UUID], terms: Terms) -> Pla
 
 
 def require_act(actor: User, act: Act) -> None:
-    """Raise `NotAllowed` if only operators may do this act."""
+    """Raise `NotAllowed` if the action is for operators only."""
     if act in OPERATOR_ACTS:
         require_operator(actor)
 
@@ -137,7 +137,7 @@ def _planned(actor: User, act: Act, workspace: Workspace, terms: Terms) -> Plann
 
 
 def _outcome(actor: User, act: Act, workspace: Workspace, terms: Terms) -> str:
-    """Return the outcome as text. Raises what the service would raise."""
+    """Return the outcome as text. Raises the errors of the service."""
     match act:
         case Act.EXTEND:
             policies.require_operate(actor, workspace)
@@ -158,7 +158,7 @@ def _outcome(actor: User, act: Act, workspace: Workspace, terms: Terms) -> str:
 
 def _stop_text(workspace: Workspace) -> str:
     if workspace.state in STOPS_ALREADY:
-        # It was preempted and would be queued again.
+        # The workspace was preempted and would be queued again.
         return _("No longer starts automatically")
     return _("Leaves the queue") if workspace.state == State.PENDING else _("Stops. Files are kept.")
 
@@ -166,10 +166,10 @@ def _stop_text(workspace: Workspace) -> str:
 def perform(
     actor: User, act: Act, seen: Mapping[UUID, str], terms: Terms, *, form_id: str
 ) -> list[ResultLine]:
-    """Act on each workspace that is still as `seen`, and return a line for each.
+    """Act on each workspace that is unchanged since `seen`, and return a line for each.
 
-    `form_id` identifies the form, so that sending it twice acts once. Raises `InvalidInput` and `TooMany`
-    for a message that is not sent at all, and `NotAllowed` for `OPERATOR_ACTS` by other users.
+    `form_id` identifies the form, so that a repeated submission has no effect. Raises `InvalidInput` and
+    `TooMany` if a message cannot be sent to anyone, and `NotAllowed` for `OPERATOR_ACTS` by other users.
     """
     require_act(actor, act)
     key, done = _key(form_id), ""
@@ -202,7 +202,7 @@ def perform(
 
 
 def _key(form_id: str) -> str:
-    """Return the idempotency key of a form, which differs from keys of API clients."""
+    """Return the idempotency key of a form, which differs from the keys of API clients."""
     return f"form:{form_id}"
 
 
@@ -221,7 +221,7 @@ def _lines(actor: User, results: Mapping[UUID, PortalError | None], done: str) -
 
 
 def _done_text(workspace: Workspace) -> str:
-    """Return the result of a stop or an extension, from the workspace after it."""
+    """Return the result of a stop or an extension as text, from the changed workspace."""
     if workspace.runs_until is not None:
         return _("Runs until %(time)s") % {"time": format_day_time(workspace.runs_until)}
     return str(State(workspace.state).label)

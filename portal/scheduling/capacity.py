@@ -1,7 +1,7 @@
-"""Reads the total and free capacity of pools into the form of the placement engine.
+"""Reads the total and free capacity of pools for the placement engine.
 
-Needs eight queries including the pools, regardless of the number of nodes, one more with MIG and two more
-with homes on nodes. Rows are read as tuples, since there may be 10,000 devices in an interactive request.
+Uses 8 queries including the pools, regardless of the number of nodes, one more with MIG, and two more with
+homes on nodes. Reads rows as tuples, because an interactive request may have to read 10,000 devices.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ MIG_MODE = DEVICE_COLUMNS.index("mig_mode")
 
 
 def load(pools: Iterable[Pool] | None = None, plan: MaintenancePlan | None = None) -> dict[UUID, PoolNodes]:
-    """Return all pools (or the given ones) by primary key. Disabled pools count only what is in use.
+    """Return these pools, by default all, by primary key. Of disabled pools, only used capacity counts.
 
-    `plan` has the maintenance of pools; without it, it is read.
+    `plan` is the maintenance plan; by default, it is read.
     """
     plan = plan or maintenance_state.plan(timezone.now())
     chosen = list(Pool.objects.filter(deleted_at=None).order_by("slug") if pools is None else pools)
@@ -81,7 +81,7 @@ def _closed(plan: MaintenancePlan, pools: Iterable[UUID]) -> frozenset[UUID]:
 
 
 def home_rates(pools: Iterable[Pool]) -> dict[UUID, int]:
-    """Return the MiB per second of moves of homes, for pools where that was measured."""
+    """Return the speed of home moves in MiB per second, for pools where it was measured."""
     return move_rates.measured([pool.pk for pool in pools if home_places.has_separate_homes(pool)])
 
 
@@ -94,7 +94,7 @@ def refresh_mixes(pools: Mapping[UUID, PoolNodes]) -> None:
 def refresh(pools: Mapping[UUID, PoolNodes], nodes: Iterable[UUID]) -> bool:
     """Reload some nodes and update existing clusters.
 
-    Returns True if any of them is partly unusable: then `total_capacity` may have changed.
+    Returns True if any of the nodes is partly unusable, because `total_capacity` may have changed then.
     """
     by_key = {key: pool.pool for key, pool in pools.items()}
     out = False
@@ -106,7 +106,7 @@ def refresh(pools: Mapping[UUID, PoolNodes], nodes: Iterable[UUID]) -> bool:
 
 
 def pool_of_node(pool: Pool, name: str) -> PoolNodes:
-    """Return a pool with only the named node in its current state, or without nodes if it does not exist."""
+    """Return a pool with only the named node in its current state, or no nodes if the node does not exist."""
     plan = maintenance_state.plan(timezone.now())
     rows = _read({pool.pk: pool}, Q(pool=pool, name=name), _closed(plan, [pool.pk]))
     return PoolNodes(pool, tuple(node for _, node in rows), maintenance=plan.of(pool.pk))
@@ -115,7 +115,7 @@ def pool_of_node(pool: Pool, name: str) -> PoolNodes:
 def _read(
     pools: Mapping[UUID, Pool], selection: Q, closed: Collection[UUID] = ()
 ) -> Iterator[tuple[UUID, NodeCapacity]]:
-    """Yield the nodes selected by `selection` in order of name, each with its pool's key.
+    """Yield the selected nodes in order of name, each with its pool's key.
 
     Pools in `closed` are in maintenance.
     """
@@ -139,12 +139,12 @@ def _read(
         taken[device].append((milli, memory))
     devices: dict[UUID, list[DeviceCapacity]] = {}
     capabilities: dict[UUID, set[tuple[str, str]]] = {}
-    # Among equal devices of a node, the first is taken.
+    # Among equal devices of a node, the first one is allocated.
     rows = Device.objects.filter(of_nodes, present=True).order_by("index", "uuid")
     layouts: dict[str, Geometry | None] = {}
     device_rows = list(rows.values_list(*DEVICE_COLUMNS))
     if any(row[MIG_MODE] for row in device_rows):
-        # Facts are long, and only those of GPUs in MIG mode matter to placement.
+        # Facts are long, and placement needs only those of GPUs in MIG mode.
         reporting = rows.filter(mig_mode=True, facts__has_key="profiles")
         layouts = {
             uuid: reported_geometry(profiles)
@@ -207,7 +207,7 @@ def _device(row: Sequence[Any], taken: Sequence[tuple[int, int]], layout: Geomet
 
 
 def _held_mib(device_mib: int, milli: int, memory_mib: int) -> int:
-    """Return the device memory in MiB that a grant takes. 0 for a whole device, which is not shared."""
+    """Return the device memory in MiB that an allocation takes; 0 for a whole device, which is not shared."""
     return 0 if milli >= WHOLE_DEVICE_MILLI else part_mib(device_mib, milli, memory_mib)
 
 
@@ -265,16 +265,16 @@ def _node(
 
 
 def _labels(node: Node, pool: Pool) -> tuple[tuple[str, str], ...]:
-    """Return the node's labels except home labels, plus its own where the pool keeps homes on nodes."""
+    """Return the node's labels, with its own home label only if the pool keeps homes on nodes."""
     labels = [(name, value) for name, value in node.labels.items() if name not in HOME_LABELS]
     own = [(HOME_LABEL, node.name)] if home_places.has_separate_homes(pool) else []
     return tuple(sorted([*labels, *own]))
 
 
 def total_capacity(pools: Iterable[PoolNodes]) -> dict[str, int]:
-    """Return the usable accelerators: those in service, and the used part of others.
+    """Count the usable accelerators: those in service, and the used part of others.
 
-    Same count as `inventory.counting`, based on a snapshot instead of the database.
+    Counts like `inventory.counting`, but from a snapshot instead of the database.
     """
     tally = Tally()
     possible: Counter[str] = Counter()
@@ -305,7 +305,7 @@ def total_capacity(pools: Iterable[PoolNodes]) -> dict[str, int]:
 
 
 def _creatable_instances(nodes: Iterable[NodeCapacity]) -> Counter[str]:
-    """Return how many more MIG instances of each profile could exist, profile by profile."""
+    """Return how many more MIG instances of each profile could be created, for one profile at a time."""
     more: Counter[str] = Counter()
     for node in nodes:
         if node.unusable or not any(device.mig_mode for device in node.devices):

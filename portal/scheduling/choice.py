@@ -1,15 +1,15 @@
 """Chooses among all pools and models that satisfy a request, by one score.
 
-Each pool returns its best place and the score of that place: connections, warnings, then what the usual
-requests lose, in 1/16 of a GPU. A model counts as more expensive
+Each pool returns its best place with a score: connections, warnings, then the loss for the usual requests, in
+1/16 of a GPU. A model counts as more expensive
 
 - by one whole GPU if pending requests wait for it and could not take the other models;
 - by half a GPU each time its price doubles, up to one GPU.
 
-The first start of a person in a pool brings a home that stays on the node. Each node counts as more expensive
-by what the homes on it need, up to two GPUs if they need all of it.
+When a user first starts in a pool, their new home stays on that node. Each node then counts as more expensive
+by the average needs of its homes, up to two GPUs if they need the whole node.
 
-Among equal scores the least valuable model wins: by price, then by device memory. Then the first pool by
+If scores are equal, the least valuable model wins, by price and then by device memory; then the first pool by
 slug.
 """
 
@@ -25,16 +25,16 @@ from portal.scheduling.pool_nodes import PoolNodes
 from provisioning.types import Placement, ResourceRequest
 
 GPU_LEVELS = 16
-"""Levels of the score that a gain of one GPU makes, near no gain."""
+"""Score levels per gained GPU, near a gain of 0."""
 DOUBLE_PRICE_LEVELS = GPU_LEVELS // 2
 MAX_VALUE_RANK = 63
 Prices = Mapping[str, int]
-"""Price of a GPU-hour by resource, in 1/1000 of a cent; only for models that a flavor has a price for."""
+"""Price of a GPU-hour by resource, in 1/1000 of a cent. Only for models with a price in a flavor."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolPlacement:
-    """Where a request goes, and what it takes there."""
+    """The pool and the placement of a request, and the resources that it takes there."""
 
     pool: PoolNodes
     placement: Placement
@@ -47,7 +47,7 @@ def best_placement(
     variants: Sequence[Variant],
     preference: ModelPreference | None = None,
 ) -> PoolPlacement | None:
-    """Return the best place for any of the variants over all pools, or None if there is none now."""
+    """Return the best place for any of the variants in all pools, or None if nothing fits now."""
     pools = placement_request.pools
     if len(pools) == 1 and len(variants) == 1:
         pool, variant = pools[0], variants[0]
@@ -68,7 +68,7 @@ def best_placement(
 def _requests(
     pool: PoolNodes, placement_request: PlacementRequest, variants: Sequence[Variant]
 ) -> list[ResourceRequest]:
-    """Return one request for all variants where a node can only grant one model, else one for each."""
+    """Return one request for all variants if each node has only one model, else one per variant."""
     accelerators = placement_request.request.accelerators
     if len(variants) == 1:
         return [variants[0].request]
@@ -87,7 +87,7 @@ def _variant_of(variants: Sequence[Variant], model: str) -> Variant:
 def model_preference(
     variants: Sequence[Variant], prices: Prices, waiting: Mapping[str, int]
 ) -> ModelPreference | None:
-    """Return how the models of the variants differ besides their places, or None if they do not.
+    """Return differences between the variants' models besides their places, or None.
 
     `waiting` is the number of pending requests by resource that accept no other model.
     """
@@ -123,7 +123,7 @@ def _price_penalty(price: int, cheapest: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SparedModel:
-    """A model that also had room and was not taken: `waiting` requests need it, or it has a higher price."""
+    """A model that had room but was spared, because `waiting` requests need it or its price is higher."""
 
     resource: str
     waiting: int
@@ -145,7 +145,7 @@ def explain(
     prices: Prices,
     waiting: Mapping[str, int],
 ) -> Explanation:
-    """Return the reason for the choice. Costs a decision per model, so only previews ask for it."""
+    """Return the reason for the choice. Takes a decision per model, so only previews use it."""
     price = prices.get(chosen.resource)
     spared = tuple(
         SparedModel(

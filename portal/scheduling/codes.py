@@ -34,7 +34,7 @@ class AdmissionCode(StrEnum):
 
 
 class MoveCode(StrEnum):
-    """Reasons why a workspace is not moved, or why its move is not cancelled."""
+    """Reasons why a workspace cannot be moved, or its move cannot be cancelled."""
 
     CHANGED_MEANWHILE = "move_changed_meanwhile"
     NO_PLACE_ANY_MORE = "move_without_place"

@@ -1,8 +1,9 @@
 """The scheduling cycle: decides which workspaces start and which are preempted, and writes the result.
 
 A transaction that has locked a workspace never waits for the queue's row (it only takes it if free), and a
-cycle skips locked workspaces. So the two cannot deadlock, and the next cycle sees these workspaces again.
-Only a cycle grants capacity, and it reads under the queue's lock: concurrent changes can only free some.
+cycle skips locked workspaces. So the two cannot deadlock, and the next cycle considers these workspaces
+again. Only cycles allocate capacity, and they read it under the queue's lock, so concurrent changes can only
+free capacity.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ from portal.workspaces.models import Preemption, QueueEntry, Workspace
 
 log = logging.getLogger(__name__)
 MAX_CYCLE_INTERVAL = timedelta(seconds=20)
-"""Run a cycle at least this often even without changes: time alone changes ETAs and reservations."""
+"""Maximum time between cycles. Without changes, ETAs and reservations still change with time."""
 MAX_STATUSES_AT_ONCE = 100
-"""Up to this many pending workspaces, a decision also writes the statuses of all."""
+"""Maximum number of pending workspaces for which a decision also writes all statuses."""
 STATUS_PAUSE_FACTOR = 10
 """Pause between status updates, as a multiple of the duration of the last one."""
 CAUSES = {
@@ -61,14 +62,14 @@ CAUSES = {
 }
 """The stored cause of a preemption, by its code."""
 CAUSES_WITHOUT_BENEFICIARY = (PreemptionCause.BOOKING, PreemptionCause.DRAIN)
-"""Causes without a pending beneficiary. `portal.scheduling.drains` cancels its own notices."""
+"""Causes without a pending beneficiary. `portal.scheduling.drains` cancels its own preemptions."""
 
 
 @dataclass(frozen=True, slots=True)
 class CycleReport:
     """The workspaces that a cycle started and preempted, and how many are still pending.
 
-    `statuses_written`: the cycle has also written the statuses of all of them.
+    `statuses_written` means that the cycle has also written the status of every pending workspace.
     """
 
     started: tuple[UUID, ...] = ()
@@ -80,7 +81,7 @@ class CycleReport:
 def run(*, now: datetime | None = None) -> CycleReport | None:
     """Run one cycle: decide, and write the statuses of all pending workspaces.
 
-    Returns None if another cycle is running; requests one more in that case.
+    If another cycle is running, requests one more and returns None.
     """
     report = decide(now=now)
     if report is not None and not report.statuses_written:
@@ -92,8 +93,8 @@ def run(*, now: datetime | None = None) -> CycleReport | None:
 def decide(*, now: datetime | None = None, first: str = "") -> CycleReport | None:
     """Decide one cycle and write the result. Returns None if another cycle is running.
 
-    `first` is the id of a workspace whose user waits for the result: its status is written too, and with few
-    pending workspaces those of all. With many, `write_statuses` has to follow.
+    `first` is the id of a workspace whose user waits for the result. The cycle writes its status and, if few
+    workspaces are pending, all other statuses. Otherwise `write_statuses` has to follow.
     """
     began = time.monotonic()
     state = _lock()
@@ -101,7 +102,7 @@ def decide(*, now: datetime | None = None, first: str = "") -> CycleReport | Non
         hints.request_cycle()
         return None
     now = now or timezone.now()
-    # Read before the snapshot: the next sweep checks again for commits during this cycle, its own included.
+    # Read before the snapshot, so that the next sweep notices commits during this cycle, including its own.
     generation = snapshot_feed.generation()
     with snapshot_cache.cycle_cache.use(now) as snapshot:
         started, preempted, settled = _decide_and_write(snapshot, state)
@@ -116,7 +117,7 @@ def decide(*, now: datetime | None = None, first: str = "") -> CycleReport | Non
     state.seen_generation = generation
     state.decided_at = now
     state.took_ms = _ms_since(began)
-    # `write_statuses` writes these columns, unless its work was done here.
+    # Otherwise `write_statuses` writes these columns.
     shown = ("shown_generation", "shown_at", "shown_ms") if waiting <= MAX_STATUSES_AT_ONCE else ()
     state.save(update_fields=["last_reservation_seq", "seen_generation", "decided_at", "took_ms", *shown])
     return CycleReport(tuple(started), tuple(preempted), queued, waiting <= MAX_STATUSES_AT_ONCE)
@@ -125,7 +126,7 @@ def decide(*, now: datetime | None = None, first: str = "") -> CycleReport | Non
 def write_statuses_if_due(now: datetime | None = None) -> None:
     """Write the statuses of all pending workspaces, unless they are current or were just written.
 
-    Long queues are updated less often, to use at most 1/10 of a CPU.
+    Long queues are updated less often, so that this uses at most 1/10 of a CPU.
     """
     state = QueueState.objects.filter(pk=1).first()
     if state is not None and _is_status_due(state, now or timezone.now()):
@@ -145,13 +146,13 @@ def write_statuses(now: datetime | None = None) -> None:
     """Write the statuses of all pending workspaces.
 
     Runs outside the queue's lock and outside a single transaction, so that new requests do not wait. A row
-    may thus be slightly outdated; the next run corrects it.
+    may be slightly outdated; the next run corrects it.
     """
     began = time.monotonic()
     generation = snapshot_feed.generation()
     with snapshot_cache.cycle_cache.use(now) as snapshot:
         changes = queue_status.changes(snapshot)
-    # Outside the snapshot: a cycle with the database's lock may be waiting for it.
+    # Write outside the snapshot's context, because a cycle with the database lock may be waiting for it.
     queue_status.write(changes)
     QueueState.objects.filter(pk=1).update(
         shown_generation=generation, shown_at=now or timezone.now(), shown_ms=_ms_since(began)
@@ -179,7 +180,7 @@ def _ms_since(began: float) -> int:
 
 
 def _lock() -> QueueState | None:
-    """Lock and return the queue's row, with the right to grant capacity; None if it is taken."""
+    """Lock and return the queue's row, which allows allocating capacity; None if another process has it."""
     if not PlacementLock.try_hold():
         return None
     return QueueState.objects.get_or_create(pk=1)[0]
@@ -188,7 +189,7 @@ def _lock() -> QueueState | None:
 def _decide_and_write(
     snapshot: ClusterSnapshot, state: QueueState
 ) -> tuple[list[UUID], list[UUID], model.Cycle | None]:
-    """Return the started and preempted workspaces, and the decision if the next would be the same."""
+    """Return the started and preempted workspaces, and the decision if the next one would be the same."""
     started: list[UUID] = []
     preempted: list[UUID] = []
 
@@ -235,7 +236,7 @@ def _start(snapshot: ClusterSnapshot, cycle: model.Cycle) -> list[str]:
 def _starts_at_homes(snapshot: ClusterSnapshot, starts: list[launches.Start]) -> list[launches.Start]:
     """Return the starts on the node of their user's home. Records the node of a first start.
 
-    Other pending workspaces of these users are read again: until now they could go anywhere.
+    Reads other pending workspaces of these users again, because they could go anywhere until now.
     """
     one_node = [start for start in starts if len(start.placement.nodes) == 1]
     elsewhere = home_places.record_places(
@@ -265,9 +266,9 @@ def _waiting_for_homes(snapshot: ClusterSnapshot, starts: Sequence[launches.Star
 
 
 def _starts_with_homes(starts: list[launches.Start], now: datetime) -> list[launches.Start]:
-    """Begin the moves of homes to the nodes of these starts, and return the starts whose homes move.
+    """Begin moving homes to the nodes of these starts, and return the starts whose homes move.
 
-    The others are read again: their home is in use, held or has left meanwhile.
+    Reads the other workspaces again, because their homes are in use, locked or moved meanwhile.
     """
     begun = []
     for start in starts:
@@ -283,7 +284,7 @@ def _starts_with_homes(starts: list[launches.Start], now: datetime) -> list[laun
 
 
 def _preempt(snapshot: ClusterSnapshot, victims: Sequence[model.Victim]) -> list[UUID]:
-    """Give notice to the victims. Returns the preempted workspaces."""
+    """Start the preemption of the victims. Returns the preempted workspaces."""
     preempted = []
     for victim in victims:
         row = (
@@ -327,7 +328,7 @@ def _preempt(snapshot: ClusterSnapshot, victims: Sequence[model.Victim]) -> list
 
 
 def nominate(workspace_id: str) -> None:
-    """Mark the workspace as nominated: the capacity of its victims is reserved for it."""
+    """Mark the workspace as nominated, so that its victims' capacity is reserved for it."""
     waiting = QueueEntry.objects.filter(
         workspace=UUID(workspace_id), workspace__state=State.PENDING, nominated=False
     )
@@ -387,7 +388,7 @@ def _cancel_preemptions(snapshot: ClusterSnapshot) -> None:
 
 
 def decide_at_once(event: WorkspaceQueued) -> None:
-    """Decide in the user's transaction, since a user waits for the result. A worker updates long queues."""
+    """Decide in the user's transaction, because the user waits. A worker updates long queues."""
     report = decide(first=str(event.workspace.pk))
     if report is not None and not report.statuses_written:
         hints.request_cycle()

@@ -1,7 +1,7 @@
-"""The decision on a snapshot: starts, preemptions, and the state of all other requests.
+"""Decides on a snapshot: starts, preemptions, and the state of all other requests.
 
-A cycle writes the result; a preview decides on a trial copy that includes its request and discards it. Both
-run this code, so a preview predicts what a creation at that moment gets.
+Cycles write the result. Previews decide on a trial copy that includes the request, and discard it. Both run
+this code, so that previews predict real decisions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.snapshot import ClusterSnapshot
 
 ExecuteCycle = Callable[[model.Cycle], Sequence[str]]
-"""Writes the result of a cycle. Returns the ids of the workloads that have started."""
+"""A function that writes the result of a cycle and returns the ids of the started workloads."""
 
 
 def start_all(cycle: model.Cycle) -> Sequence[str]:
@@ -26,9 +26,10 @@ def start_all(cycle: model.Cycle) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A decision.
+    """The cycle and the outlook of a decision.
 
-    `unchanged_cycle` is its cycle if that changed nothing, not even the order: the next one would be equal.
+    `unchanged_cycle` is the cycle if it changed nothing, not even the order, so that the next one would be
+    equal.
     """
 
     cycle: model.Cycle
@@ -42,7 +43,7 @@ def decide(snapshot: ClusterSnapshot, execute: ExecuteCycle = start_all) -> Deci
     settled = cycle if _changes_nothing(cycle, scheduler) else None
     begun = execute(cycle)
     for name in set(cycle.starts) - set(begun):
-        # Its row is locked: it does not start, and is left out of this cycle.
+        # The workload's row is locked, so it cannot start now. Leave it out of this cycle.
         scheduler.withdraw(name)
         snapshot.unconfirmed.add(UUID(name))
     for head in cycle.backfill_reservations:
@@ -68,8 +69,8 @@ def _changes_nothing(cycle: model.Cycle, scheduler: Scheduler) -> bool:
 def forecast_next(snapshot: ClusterSnapshot) -> Forecast:
     """Return the next decision if nothing changes. Cached with the snapshot.
 
-    Pays off for several previews of one snapshot, not for a single one. Must not be called inside a trial,
-    whose placements are in the same clusters.
+    Worth its cost only for several previews of one snapshot. Do not call it inside a trial, because trial
+    placements are in the same clusters.
     """
     if snapshot.forecast is None:
         with snapshot.trial() as copy:

@@ -1,4 +1,4 @@
-"""Draining nodes and devices over REST."""
+"""REST API that drains nodes and devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from portal.scheduling import drains
 
 
 class DrainSerializer(serializers.Serializer[Any]):
-    """The result of a drain. Repeat the request, or list the workspaces, to see the progress."""
+    """The result of a drain. To see the progress, repeat the request or list the workspaces."""
 
     name = serializers.CharField(help_text="Name of the drained node or device.")
     asked = serializers.IntegerField(help_text="Number of workspaces newly asked to leave by this request.")

@@ -1,10 +1,10 @@
 """Drains: a node or device takes no new work, and its workspaces are preempted with notice.
 
-A preempted workspace stops with its files kept, queues at its old position by age, and starts elsewhere.
-Uncordoning before that lets it stay.
+A preempted workspace stops, keeps its files, is queued again with its original age, and starts elsewhere. If
+the operator uncordons the node or device first, the workspace stays.
 
 The cordon is committed first; only then, under the queue's lock, are workspaces preempted. Any concurrent
-cycle has ended by then, and the next one sees the cordon, so no workspace is placed there unnoticed.
+cycle has ended by then, and the next one sees the cordon, so no workspace is missed.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Drain:
     """The result of a drain.
 
     - `asked`: number of workspaces preempted by this call.
-    - `left`: number of workspaces still there, those included.
-    - `until`: when the last preempted one stops, None if there is none.
+    - `left`: number of workspaces still there, including the preempted ones.
+    - `until`: when the last preempted workspace stops; None if no workspace was preempted.
     """
 
     name: str
@@ -111,14 +111,15 @@ def drain_leaving_machine(event: MachineLeaving) -> None:
     allocations = Allocation.objects.filter(node=node, released_at=None).values_list("workspace", flat=True)
     for workspace_id in list(allocations.distinct()):
         with suppress(StateConflict):
-            # Already ending.
+            # The workspace is already ending.
             workspaces.stop(actor=actor, workspace_id=workspace_id, reason=f"{event.name} is leaving")
 
 
 def drain_device(*, actor: User | SystemActor, device_id: UUID, reason: str) -> Drain:
     """Cordon a device and preempt its workspaces; for a partitioned GPU, those of all instances.
 
-    As `drain_node`. A cordon by a check or a scrub becomes the operator's, who then has to lift it.
+    Like `drain_node`. Replaces the cordon of a check or scrub by the operator's, which only operators can
+    lift.
     """
     require_operator(actor)
     reason = strip_nul(reason).strip()[:MAX_REASON]
@@ -220,11 +221,11 @@ def _seconds_until_stop(row: Workspace, now: datetime) -> int:
 
 
 def _preempt(row: Workspace, preempt_at: datetime) -> bool:
-    """Give a locked workspace notice. Returns False if it is ending or already has notice for a drain."""
+    """Preempt a locked workspace. Returns False if it is ending or already being preempted for a drain."""
     notice = row.preempting
     if row.state not in PREEMPTIBLE or (notice is not None and notice.cause == PreemptionCause.DRAIN):
         return False
-    # An earlier notice keeps its time, but no longer ends with its beneficiary.
+    # An earlier preemption keeps its time, but is no longer cancelled with its beneficiary.
     if notice is not None:
         preempt_at = min(notice.preempt_at, preempt_at)
     row.preemption, _ = Preemption.objects.update_or_create(
@@ -241,15 +242,15 @@ def _preempt(row: Workspace, preempt_at: datetime) -> bool:
 
 
 def node_uncordoned(event: NodeUncordoned) -> None:
-    """Cancel the notices of workspaces on a node that is uncordoned.
+    """Cancel the preemptions of workspaces on an uncordoned node.
 
-    If this event is lost, `is_drained` is checked when the notice expires.
+    If this event is lost, `is_drained` is checked when the workspace would stop.
     """
     _cancel_preemptions(Q(node=event.node_id))
 
 
 def device_uncordoned(event: DeviceUncordoned) -> None:
-    """Cancel the notices of workspaces on a device that is uncordoned."""
+    """Cancel the preemptions of workspaces on an uncordoned device."""
     device = Device.objects.filter(pk=event.device_id).first()
     if device is not None:
         _cancel_preemptions(Q(devices__active=True) & _device_filter(device))
@@ -274,7 +275,7 @@ def is_drained(workspace: Workspace) -> bool:
 
 
 def cancel_preemption(workspace: Workspace) -> None:
-    """Cancel the notice of a locked workspace; its next step is due at once."""
+    """Cancel the preemption of a locked workspace, and reconcile it at once."""
     set_rows([workspace], end_preemption=True)
     workspace.next_reconcile_at = timezone.now()
     workspace.save(update_fields=["next_reconcile_at"])
@@ -293,5 +294,5 @@ def cancel_preemption(workspace: Workspace) -> None:
         body="Its node or GPU is no longer being drained.",
         url=f"/workspaces/{workspace.pk}/",
     )
-    # Other requests may have counted on this capacity.
+    # Other requests may have relied on this capacity.
     hints.request_cycle()

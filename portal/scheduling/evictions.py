@@ -1,4 +1,4 @@
-"""Stops a preempted, drained or moved workspace when its notice is over, and queues it again."""
+"""Stops preempted, drained or moved workspaces after their notice period, and queues them again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from provisioning.types import Op
 
 
 def evict(event: PreemptionDue) -> None:
-    """Stop a workspace whose notice has expired. Its files are kept, and it queues again."""
+    """Stop a workspace whose notice period is over, keep its files, and queue it again."""
     workspace = event.workspace
     notice = workspace.preempting
     if notice is None:

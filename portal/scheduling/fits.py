@@ -1,4 +1,4 @@
-"""Where a flavor fits, now and on empty nodes, as computed by the placement engine."""
+"""Computes where a flavor fits, now and on empty nodes, with the placement engine."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from portal.scheduling.software_requirements import requirements_of
 from provisioning.types import Placement, ResourceRequest
 
 MAX_COUNTED = 50
-"""Maximum count of workspaces that could start at once; more is shown as "50 or more"."""
+"""Maximum count of workspaces that could start at once. Pages then show "50 or more"."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolFit:
-    """How a flavor fits a pool. `refusal` is why its driver can never run it.
+    """How a flavor fits a pool. `refusal` explains why the pool's driver can never run the flavor.
 
-    - `nodes_now`, `nodes_ever`: nodes with room for a share of it now, and if they were empty.
+    - `nodes_now`, `nodes_ever`: nodes with room for a share of the flavor now, and if they were empty.
     - `devices_now`, `devices_ever`: devices of these nodes with room; instances for a MIG profile.
     - `starts_now`: workspaces that could be placed one after the other, at most `MAX_COUNTED`.
     """
@@ -45,7 +45,7 @@ class PoolFit:
 
 @dataclass(frozen=True, slots=True)
 class FlavorFit:
-    """The pools that may take a flavor, and its charges, one per acceptable model."""
+    """The pools that may take a flavor, and its charged amounts, one entry per acceptable model."""
 
     pools: tuple[PoolFit, ...]
     charges: tuple[Mapping[str, int], ...]
@@ -60,10 +60,10 @@ class FlavorFit:
 
 
 def fit_flavor(flavor: Flavor, template: Template | None = None, *, environment: str = "") -> FlavorFit:
-    """Return where the flavor fits: with the template's requirements, or by size alone without one.
+    """Return where the flavor fits with the template's requirements or, without a template, by size alone.
 
-    `environment` is the digest of the template's software environment. Nodes that lack it count too, since it
-    is copied to them.
+    `environment` is the digest of the template's software environment. Nodes without the environment count
+    too, because it can be copied to them.
     """
     with snapshot_cache.preview_cache.use() as snapshot:
         candidates = candidate_pools(flavor, snapshot.pools)
@@ -94,7 +94,7 @@ def _by_size(flavor: Flavor, candidates: list[PoolNodes]) -> PlacementRequest:
 
 
 def _count_starts(pool: PoolNodes, request: ResourceRequest) -> int:
-    """Return how many could be placed one after the other. The pool is unchanged afterwards."""
+    """Return how many workspaces could be placed one after the other. The pool is unchanged afterwards."""
     taken: list[Placement] = []
     try:
         while len(taken) < MAX_COUNTED and (placement := pool.cluster.find(request)) is not None:

@@ -1,4 +1,4 @@
-"""Forecasts for workspaces to be resized or to attach their accelerators again."""
+"""Forecasts the starts of workspaces that are resized or attach their accelerators again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from portal.workspaces.start_forecasts import StartForecasts
 
 
 class AdmissionForecasts(StartForecasts):
-    """Forecasts what admission would decide now."""
+    """Forecasts the current decision of admission."""
 
     def resized(self, workspace: Workspace, flavors: Sequence[Flavor]) -> list[tuple[Flavor, Verdict]]:
         shown = offers.shortlist([*flavors, workspace.flavor], workspace.flavor.slug)

@@ -1,4 +1,4 @@
-"""Requests scheduling cycles. A lost request only delays: the sweep runs a cycle if anything is pending."""
+"""Requests scheduling cycles. If a request is lost, the sweep runs a cycle later if anything is pending."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from provisioning.celery_config import CONTROL_QUEUE
 
 
 def request_cycle(_event: DomainEvent | None = None) -> None:
-    """Send `control.schedule` after commit, since capacity, limits or the queue have changed."""
+    """Send `control.schedule` after the commit, because capacity, limits or the queue have changed."""
     transaction.on_commit(_send)
 
 

@@ -1,4 +1,4 @@
-"""Offers to move a large home along with a start, where that starts a waiting request at once."""
+"""Offers to move a large home if a waiting request could then start at once."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ def verdict_with_home_move(
     environment: str,
     priority: int = 0,
 ) -> Verdict | None:
-    """Return the verdict on a request with `move_home`, if that starts at once and the other one waits.
+    """Return the verdict with `move_home` if only that request would start at once, else None.
 
-    `verdict` is the one on the request without it. None if the user has no home so large that it only moves
-    on request.
+    `verdict` is the verdict without it. None also if the user has no home that is too large to move unasked.
     """
     if verdict.outcome is not Outcome.QUEUED:
         return None

@@ -1,4 +1,4 @@
-"""Why no node could ever take a request."""
+"""Explains why no node could ever take a request."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def never_reason(placement_request: PlacementRequest, reasons: blockers.NodeReas
 
 
 def _no_node_has_program(placement_request: PlacementRequest) -> bool:
-    """Return whether no node of its pools has the template's program."""
+    """Return whether no node of the request's pools has the template's program."""
     program = placement_request.software.program
     if not program:
         return False
@@ -56,7 +56,7 @@ def _no_node_has_program(placement_request: PlacementRequest) -> bool:
 
 
 def _fits_without_needs(placement_request: PlacementRequest) -> bool:
-    """Return whether it would fit if every node met the CUDA and compute capability requirements."""
+    """Return whether the request would fit if every node met the CUDA and compute capability requirements."""
     plain = SoftwareRequirements(placement_request.software.program)
     request = without_environments(placement_request.request)
     return any(
@@ -65,7 +65,7 @@ def _fits_without_needs(placement_request: PlacementRequest) -> bool:
 
 
 def _fits_without_folders(placement_request: PlacementRequest) -> bool:
-    """Return whether it would fit if every node offered the template's folders."""
+    """Return whether the request would fit if every node had the template's folders."""
     request = without_environments(placement_request.request)
     request = replace(
         request, needs=tuple(need for need in request.needs if not need.startswith(mounts.NEED))
@@ -77,7 +77,7 @@ def _fits_without_folders(placement_request: PlacementRequest) -> bool:
 
 
 def _fits_without_guard(placement_request: PlacementRequest) -> bool:
-    """Return whether it would fit if no node had to enforce GPU shares."""
+    """Return whether the request would fit if no node had to enforce GPU shares."""
     base = without_environments(placement_request.request)
     for pool in placement_request.pools:
         request = pool.with_requirements(base, placement_request.software)

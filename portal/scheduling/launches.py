@@ -24,15 +24,15 @@ from provisioning.types import WHOLE_DEVICE_MILLI, MigRepartition, Op, Placement
 
 BATCH = 500
 FLAVOR_COLUMNS = ("resources", "preemptible", "loses_work", "lifetime_s")
-"""Columns of a workspace that follow from its flavor, as each of its `flavor_choices` has them."""
+"""Columns of a workspace that depend on its flavor, and which each of its `flavor_choices` has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
     """A locked, pending workspace with its placement and charges.
 
-    `flavor` is the one on which it starts, if it lists several.
-    `moves_home`: its home moves there first.
+    `flavor` is the flavor on which the workspace starts, if it lists several. `moves_home`: its home moves
+    there first.
     """
 
     workspace: Workspace
@@ -49,14 +49,14 @@ class Start:
 
     @property
     def shares(self) -> bool:
-        """Whether it gets shares of GPUs that others may use too."""
+        """Whether the workspace gets shares of GPUs that other workspaces may use too."""
         return any(
             grant.milli < WHOLE_DEVICE_MILLI for part in self.placement.nodes for grant in part.devices
         )
 
 
 def start_workspaces(starts: Sequence[Start], now: datetime) -> None:
-    """Place the workspaces and start them. The number of queries hardly depends on their number.
+    """Place the workspaces and start them. The number of queries hardly depends on that of workspaces.
 
     Raises `StateConflict`, and changes nothing, if one of them is no longer pending.
     """
@@ -93,7 +93,7 @@ def start_workspaces(starts: Sequence[Start], now: datetime) -> None:
             _write_amounts(group)
     configs = {start.pool.pk: config_of(start.pool) for start in starts}
     allocated = _allocate(starts, now)
-    # A start that waits for device checks or for its home has no active command until then.
+    # A start that waits for GPU checks or a home has no command in flight until then.
     changes = {start.workspace.pk: start.changes for start in starts if start.changes}
     changing = [start.workspace for start in starts if start.changes]
     if changing:
@@ -121,7 +121,7 @@ def start_workspaces(starts: Sequence[Start], now: datetime) -> None:
 
 
 def _take_flavors(starts: Sequence[Start]) -> None:
-    """Apply the flavor, and its options, to workspaces that start on another one of their list."""
+    """Apply the flavor and its options to workspaces that start on another flavor of their list."""
     moved = []
     for start in starts:
         row, flavor = start.workspace, start.flavor
@@ -144,7 +144,7 @@ def _message_of(start: Start) -> str:
 
 
 def _secret_holders(starts: Sequence[Start]) -> effective.Holders:
-    """Return the owners, teams and templates of these starts that have secrets; few do."""
+    """Return which owners, teams and templates of these starts have secrets. Usually few do."""
     rows = [start.workspace for start in starts]
     return effective.holders_among(
         {row.owner_id for row in rows}, {row.team_id for row in rows}, {row.template_id for row in rows}
@@ -158,7 +158,7 @@ def _write_amounts(starts: Sequence[Start]) -> None:
 
 
 def _wait_for_homes(workspaces: Sequence[Workspace], now: datetime) -> set[UUID]:
-    """Record that these wait for the moves of their homes, and return their keys."""
+    """Record that these workspaces wait for home moves, and return their keys."""
     keys = {workspace.pk for workspace in workspaces}
     if keys:
         Workspace.objects.filter(pk__in=keys).update(home_move_began_at=now)
@@ -169,7 +169,8 @@ def _wait_for_homes(workspaces: Sequence[Workspace], now: datetime) -> set[UUID]
 
 def _skip_dispatch(workspace: Workspace) -> None:
     workspace.lease, workspace.lease_expires_at = "", None
-    # The sweep retries it; the end of its last check or of the move of its home starts it at once.
+    # The sweep checks the workspace again, unless the end of its last GPU check or home move starts it
+    # earlier.
     workspace.next_reconcile_at = timezone.now()
     workspace.save(update_fields=["lease", "lease_expires_at", "next_reconcile_at"])
 
@@ -212,7 +213,7 @@ def _allocate(starts: Sequence[Start], now: datetime) -> list[list[Allocation]]:
             for grant in item.devices
         ]
         granted += shares
-        # Fill the prefetch cache instead of reading what was just written.
+        # Fill the prefetch cache instead of reading the rows just written.
         prefetched: Any = allocation
         prefetched._prefetched_objects_cache = {"devices": shares}
         allocations_by_workspace[start.workspace.pk].append(allocation)

@@ -1,4 +1,4 @@
-"""Learns the mixes of expected requests, and weights them by the scarcity of free capacity."""
+"""Learns the mixes of expected requests, and weights them by how scarce free capacity is."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from portal.scheduling.models import LearntMix
 from portal.scheduling.pool_nodes import weight_by_scarcity
 
 NOTICED_PERCENT = 25
-"""Change of a scarcity from which it is written: each change makes every process score again."""
+"""Minimum change of a scarcity that is written, because each change makes every process score nodes again."""
 
 
 @dataclass(slots=True)
 class _Update:
-    """The mix of a pool as it is now.
+    """The current mix of a pool.
 
-    - `stored`: the database has a row of it.
+    - `stored`: the database has a row for it.
     - `fresh`: it was learnt again, so it is stored.
-    - `due`: its scarcity is measured.
+    - `due`: its scarcity has to be measured.
     """
 
     pool: Pool
@@ -41,8 +41,8 @@ def update_mixes() -> int:
     """Update the mixes. Returns how many changed.
 
     A mix is learnt again after enough new requests, after a change of the catalog, or if none is stored.
-    Scarcity is measured only if there were requests since the last time. Real pools share requests, so theirs
-    is measured together.
+    Scarcity is measured only if there were requests since the last measurement. Real pools share requests, so
+    their scarcity is measured together.
     """
     flavors = request_mix.enabled_flavors()
     rows = {row.pool_id: row for row in LearntMix.objects.select_for_update()}
@@ -59,7 +59,7 @@ def _update_of(pool: Pool, row: LearntMix | None, flavors: Iterable[Flavor]) -> 
     fresh = request_mix.learn(pool, row, flavors)
     newest = request_mix.last_request_at(pool)
     current = fresh or row
-    assert current is not None  # without a row, a mix is always learnt
+    assert current is not None  # `learn` returns a mix if there is no row
     due = fresh is not None or current.looked_until != newest
     return _Update(pool, current, row is not None, fresh is not None, due, newest)
 

@@ -12,8 +12,7 @@ class QueueState(models.Model):
 
     - `last_reservation_seq`: number of the newest back-fill reservation.
     - `seen_generation`: last feed entry known to the last cycle. Without a later one, nothing has changed.
-    - `shown_generation`, `shown_at`: the same for the statuses of pending workspaces, and when they were
-      written.
+    - `shown_generation`, `shown_at`: last feed entry known to the last status update, and its time.
     - `took_ms`, `shown_ms`: duration of the last cycle, and of the last status update.
     """
 
@@ -46,8 +45,8 @@ class ChangeKind(models.TextChoices):
 class SnapshotChange(models.Model):
     """One entry of the feed that updates the snapshot caches of all processes.
 
-    Written in the transaction of the change itself. Its id is the generation: a cache that has applied every
-    entry up to it is as of that generation. Old entries are deleted (`snapshot_feed.trim`).
+    Written in the transaction of the change itself. The id is the generation: a cache that has applied all
+    entries up to an id is as of that generation. Old entries are deleted (`snapshot_feed.trim`).
     """
 
     kind = models.CharField(max_length=8, choices=ChangeKind)
@@ -59,12 +58,12 @@ class SnapshotChange(models.Model):
 
 
 class LearntMix(models.Model):
-    """The requests that a pool expects, as learnt from the last ones (`portal.scheduling.request_mix`).
+    """The requests that a pool expects, learnt from the last ones (`portal.scheduling.request_mix`).
 
-    Stored so that all processes decide by the same mix, also after a restart.
+    Stored so that all processes use the same mix, even after a restart.
 
-    - `requests`: number of requests that it was learnt from.
-    - `learnt_until`: creation time of the latest of them (None: there was none).
+    - `requests`: number of requests from which the mix was learnt.
+    - `learnt_until`: creation time of the latest of these requests (None without requests).
     - `looked_until`: creation time of the latest request when scarcity was last measured.
     - `shapes`: the form of `RequestMix.as_json`.
     """
@@ -91,12 +90,12 @@ class MoveOutcome(models.TextChoices):
 
 
 class Move(models.Model):
-    """The move of a running workspace to a placement that was free for it.
+    """A move of a running workspace to a placement that was free.
 
-    `source` and `target` are placements in their JSON form (`provisioning.messages`). The notice itself is a
-    `workspaces.Preemption`; `generation` is the start that it was given to. `left_at` is when it was stopped:
-    from then on the queue tries its target before any other node. Ended rows are kept for a while to prevent
-    repeated moves and moves back.
+    `source` and `target` are placements in their JSON form (`provisioning.messages`). The pending stop is a
+    `workspaces.Preemption`; `generation` is the start that has to stop. `left_at` is when the workspace was
+    stopped: from then on, the queue tries its target before any other node. Ended rows are kept for a while
+    to prevent repeated moves and moves back.
     """
 
     workspace = models.ForeignKey("workspaces.Workspace", on_delete=models.CASCADE, related_name="moves")

@@ -1,7 +1,7 @@
 """Moves in progress: their targets, whether they are still possible, and their outcomes.
 
-A move is a preemption whose workspace goes to a placement that was free for it. The target is not reserved
-during the notice; it is checked again right before the workspace stops.
+A move is a preemption after which the workspace goes to a placement that was free. The target is not reserved
+during the notice period; it is checked again right before the workspace stops.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from provisioning import messages
 from provisioning.types import Placement
 
 TARGET_VALID_FOR = timedelta(minutes=10)
-"""How long after its stop a workspace is directed to its target; after that it goes anywhere."""
+"""Time after the stop during which the queue tries the target before any other placement."""
 KEPT_FOR = timedelta(days=30)
 STATES_IN_TRANSIT = (State.STOPPING, State.STOPPED, State.PENDING)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedMove:
-    """A planned move of a running start within a pool."""
+    """A planned move of a running workspace within its pool."""
 
     workspace: UUID
     generation: int
@@ -82,7 +82,7 @@ def record_stop(workspace: Workspace, now: datetime) -> None:
 
 
 def still_possible(workspace: Workspace) -> bool:
-    """Return whether the target of a locked workspace still fits, once all that leave with it have left."""
+    """Return whether a locked workspace fits its target once all workspaces of the same plan have left."""
     move = Move.objects.select_related("pool").filter(workspace=workspace, ended_at=None).first()
     if move is None or move.generation != workspace.generation:
         return False
@@ -90,7 +90,7 @@ def still_possible(workspace: Workspace) -> bool:
     pool = capacity.pool_of_node(move.pool, placement.nodes[0].node)
     if not pool.nodes:
         return False
-    # Workspaces that leave for the same request may take each other's places.
+    # Workspaces that leave for the same request can swap places.
     notice = workspace.preempting
     together = {workspace.pk}
     if notice is not None and notice.preempted_by:
@@ -138,24 +138,24 @@ def cancel(workspace: Workspace, *, actor: User | SystemActor, reason: str) -> N
 
 
 def end_obsolete(now: datetime) -> int:
-    """End moves that are obsolete, for example because their workspace was stopped by its user.
+    """End moves that are obsolete, for example because the user has stopped the workspace.
 
-    Also deletes old ones. Returns how many ended.
+    Also deletes old rows. Returns the number of ended moves.
     """
     preemptions = Preemption.objects.filter(workspace=OuterRef("workspace"), cause=PreemptionCause.MOVE)
     in_transit = Q(workspace__state__in=STATES_IN_TRANSIT, workspace__desired_state=DesiredState.RUNNING)
-    over = (
+    obsolete_moves = (
         Move.objects.filter(ended_at=None)
         .annotate(asked=Exists(preemptions))
         .exclude(asked=True)
         .exclude(in_transit, left_at__gt=now - TARGET_VALID_FOR)
     )
-    left = over.filter(left_at__isnull=False).values_list("pk", flat=True)
-    ended = Move.objects.filter(pk__in=list(left), ended_at=None).update(
+    obsolete_after_stop = obsolete_moves.filter(left_at__isnull=False).values_list("pk", flat=True)
+    ended = Move.objects.filter(pk__in=list(obsolete_after_stop), ended_at=None).update(
         ended_at=now, outcome=MoveOutcome.ELSEWHERE
     )
-    stayed = over.filter(left_at=None).values_list("pk", flat=True)
-    ended += Move.objects.filter(pk__in=list(stayed), ended_at=None).update(
+    obsolete_before_stop = obsolete_moves.filter(left_at=None).values_list("pk", flat=True)
+    ended += Move.objects.filter(pk__in=list(obsolete_before_stop), ended_at=None).update(
         ended_at=now, outcome=MoveOutcome.STAYED
     )
     Move.objects.filter(asked_at__lt=now - KEPT_FOR).exclude(ended_at=None).delete()

@@ -1,7 +1,7 @@
 """Moves running workspaces to placements chosen by the queue and the placement engine.
 
-A plan is simulated on a copy first: the workspaces leave, queue again, and a cycle decides. They are asked to
-move only if all of them get their targets in that cycle and the waiting request starts.
+A plan is first simulated on a copy: the workspaces leave and are queued again, and a cycle decides. The move
+is requested only if all of them get their targets in that cycle and the waiting request starts.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from provisioning import messages
 
 
 def notice_s() -> int:
-    """Return the notice before a move, in seconds; at least that of a preemption."""
+    """Return the notice period before a move in seconds: at least that of a preemption."""
     return max(settings.BERTH_PREEMPTION_GRACE_S, settings.BERTH_MOVE_NOTICE_MINUTES * 60)
 
 
 def is_feasible(
     snapshot: ClusterSnapshot, planned: Sequence[PlannedMove], waiting: UUID | None = None
 ) -> bool:
-    """Return whether all get their targets in one cycle, and `waiting` starts in it. Changes nothing."""
+    """Return whether one cycle places all workspaces on their targets and starts `waiting`. Read-only."""
     return len(arriving(snapshot, planned, waiting)) == len(planned)
 
 
 def arriving(
     snapshot: ClusterSnapshot, planned: Sequence[PlannedMove], waiting: UUID | None = None
 ) -> list[PlannedMove]:
-    """Return the moves that reach their targets if all are made in one cycle. Changes nothing.
+    """Return the moves that reach their targets if all happen in one cycle. Changes nothing.
 
-    Empty if `waiting` does not start in it, or if a workspace of `planned` no longer runs or has several
+    Empty if that cycle does not start `waiting`, or if a workspace of `planned` no longer runs or has several
     variants.
     """
     names = {str(move.workspace) for move in planned}
@@ -128,11 +128,11 @@ def request_moves(
     waiting: UUID | None = None,
     preemptible_only: bool = False,
 ) -> list[Workspace]:
-    """Ask workspaces to move, all or none. Each owner is notified; the workspace stops after its notice.
+    """Request moves, all or none. Notifies the owners; the workspaces stop after the notice period.
 
     `waiting` is the request that gets the freed capacity. Must not run inside a transaction that has locked
     workspaces. Raises `NotAllowed`, and `StateConflict` if the plan no longer works: a workspace has stopped
-    or already has notice, or its target is taken.
+    or is already being preempted, or its target is taken.
     """
     require_operator(actor)
     PlacementLock.hold()
@@ -168,7 +168,7 @@ def announce(
     reason: str,
     waiting: UUID | None = None,
 ) -> datetime:
-    """Give locked workspaces notice of feasible moves, and notify their owners. Returns when they stop.
+    """Start the notice period of feasible moves of locked workspaces, and notify owners. Returns its end.
 
     The caller holds the placement lock and has checked permission and feasibility.
     """
@@ -222,7 +222,7 @@ def announce(
 
 @transaction.atomic
 def cancel_moves(*, actor: User | SystemActor, workspaces: Sequence[UUID], reason: str) -> int:
-    """Cancel moves that have not begun. Returns how many."""
+    """Cancel moves that have not begun, and return their number."""
     require_operator(actor)
     PlacementLock.hold()
     moving = Workspace.objects.filter(

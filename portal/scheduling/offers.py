@@ -1,4 +1,4 @@
-"""The flavors to choose from, each with its current verdict."""
+"""The available flavors with their current verdicts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from portal.scheduling.verdicts import Outcome, Verdict
 
 @dataclass(frozen=True, slots=True)
 class FlavorOffer:
-    """A flavor card with its live verdict."""
+    """A flavor with its current verdict."""
 
     flavor: Flavor
     verdict: Verdict
@@ -25,13 +25,13 @@ MAX_ASSESSED = 60
 
 
 def choosable_flavors(actor: User, team: Team | None) -> list[Flavor]:
-    """Return the flavors to choose from for a team; without one, all that the actor may choose."""
+    """Return the flavors available to a team or, without a team, to the actor."""
     rows = catalog.flavors_of(team) if team is not None else catalog.flavors_for(actor).filter(enabled=True)
     return list(rows)
 
 
 def shortlist(flavors: Sequence[Flavor], chosen: str) -> list[Flavor]:
-    """Return at most `MAX_ASSESSED` in order: those nearest to the chosen one, else the first."""
+    """Return at most `MAX_ASSESSED` flavors in order: the most similar to the chosen one, else the first."""
     if len(flavors) <= MAX_ASSESSED:
         return list(flavors)
     reference = next((flavor for flavor in flavors if flavor.slug == chosen), None)
@@ -61,8 +61,8 @@ def flavor_offers(
 ) -> list[FlavorOffer]:
     """Return flavors with their current verdicts for this template and team.
 
-    By default, all that may be chosen. `expected_s` is the expected duration (default: each flavor's).
-    `environment` is the digest of the software environment. `move_home`: as in an order.
+    By default, all available flavors. `expected_s` is the expected duration (default: each flavor's).
+    `environment` is the digest of the software environment. `move_home` is as in an order.
     """
     flavors = choosable_flavors(actor, team) if flavors is None else flavors
     verdicts = admission.assess_many(
@@ -78,7 +78,7 @@ def flavor_offers(
 
 
 def alternatives(offers: Sequence[FlavorOffer], chosen: Flavor, *, limit: int = 3) -> list[FlavorOffer]:
-    """Return flavors that start now instead of `chosen`, nearest first by accelerators, then memory."""
+    """Return flavors that would start now instead of `chosen`, nearest first by accelerators, then memory."""
     fitting = [
         offer
         for offer in offers

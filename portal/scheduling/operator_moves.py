@@ -1,7 +1,7 @@
-"""Moves of chosen workspaces by an operator: to a node, or to any other node of their pool.
+"""Moves selected workspaces for operators, to a node or to any other node of their pool.
 
-The preview and the request search in the same way. A target is free while the workspace still runs, and the
-queue's simulation has to start the workspace there. Workspaces that cannot move do not affect the others.
+The preview and the request use the same search. A target must be free while the workspace still runs, and the
+queue's simulation must start the workspace there. Workspaces that cannot move do not affect the others.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from provisioning.types import Placement, ResourceRequest
 
 MAX_REASON = 1000
 MAX_NODE = 253
-"""Maximum length of a node's name."""
+"""Maximum length of a node name."""
 MAX_ROUNDS = 3
-"""Simulations of the queue: each leaves out the moves that fail in the one before."""
+"""Maximum number of queue simulations. Each omits the moves that failed in the previous one."""
 Verdict = PlannedMove | StateConflict
 _Allocations = Mapping[str, list[tuple[UUID, Placement, ResourceRequest]]]
 
 
 @dataclass(frozen=True, slots=True)
 class MovePlan:
-    """The move or the refusal of each workspace by id, and when those that move would stop."""
+    """The move or refusal of each workspace, by id, and when the moved workspaces would stop."""
 
     verdicts: Mapping[UUID, Verdict]
     stops_at: datetime
 
 
 def preview(*, actor: User, workspaces: Iterable[Workspace], node: str = "") -> MovePlan:
-    """Return what `request` would do to these workspaces. Changes nothing. Raises `NotAllowed`."""
+    """Return the effect that `request` would have. Changes nothing. Raises `NotAllowed`."""
     require_operator(actor)
     now = timezone.now()
     with snapshot_cache.preview_cache.use(now) as snapshot:
@@ -72,17 +72,17 @@ def request(
     idempotency_key: str = "",
     seen: Mapping[UUID, str] | None = None,
 ) -> dict[UUID, PortalError | None]:
-    """Ask workspaces to move to `node`, by default to any other node of their pool.
+    """Request that workspaces move to `node`, by default to any other node of their pool.
 
-    Owners are notified, with the `reason`; the workspaces stop after their notice. Returns why each was
-    refused, or None, by id. `seen` has the fingerprints that the actor decided by (`bulk.fingerprint`). With
-    an idempotency key, a repeated request moves none of them again.
+    Notifies owners with the `reason`; workspaces stop after the notice period. Returns the refusal or None,
+    by id. `seen` has the fingerprints that the actor saw (`bulk.fingerprint`). With an idempotency key, a
+    repeated request moves nothing again.
 
     Must not run inside a transaction that has locked workspaces. Raises `NotAllowed`.
     """
     require_operator(actor)
     keys = list(dict.fromkeys(workspaces))
-    # All requests of moves wait here, so that a repeated one finds the keys of the first.
+    # Serialise move requests, so that a repeated request finds the idempotency keys of the first.
     PlacementLock.hold()
     locked = bulk.visible(actor, keys, lock=True)
     results: dict[UUID, PortalError | None] = dict.fromkeys(keys)
@@ -118,22 +118,22 @@ def request(
 
 @transaction.atomic
 def cancel(*, actor: User, workspace_id: UUID) -> Workspace:
-    """Cancel the move of a workspace that has not begun, and notify its owner. Idempotent.
+    """Cancel a workspace's move that has not begun, and notify its owner. Idempotent.
 
-    Returns the locked workspace. Raises `NotAllowed`, `NotFound`, and `StateConflict` as `require_pending`.
+    Returns the locked workspace. Raises `NotAllowed`, `NotFound`, and `StateConflict` like `require_pending`.
     """
     require_operator(actor)
-    # The stop of a move holds the same lock: either it finds no notice, or this finds the move begun.
+    # The code that stops a workspace for a move holds the same lock, so a move is either cancelled or begun.
     row = lock_workspace(workspace_id)
     if require_pending(row):
         moves.cancel(row, actor=actor, reason="an operator cancelled the move")
-        # Other requests may have counted on this capacity.
+        # Other requests may have relied on this capacity.
         hints.request_cycle()
     return row
 
 
 def is_pending(workspace: Workspace) -> bool:
-    """Return whether the workspace has notice of a move that can be cancelled on its own."""
+    """Return whether the workspace has a pending move that can be cancelled separately."""
     notice = workspace.preempting
     return (
         workspace.state == State.RUNNING
@@ -144,9 +144,9 @@ def is_pending(workspace: Workspace) -> bool:
 
 
 def require_pending(workspace: Workspace) -> bool:
-    """Return whether the workspace has a move to cancel; False if its last move was cancelled already.
+    """Return whether the workspace has a move to cancel; False if its last move was already cancelled.
 
-    Raises `StateConflict` if it has none, if the move has begun, or if a waiting request needs it.
+    Raises `StateConflict` if there is no move, the move has begun, or a waiting request needs the move.
     """
     if is_pending(workspace):
         return True
@@ -180,12 +180,14 @@ def _search(snapshot: ClusterSnapshot, rows: Sequence[Workspace], node: str) -> 
             try:
                 _require_movable(row, under_way.get(row.pk), allocations)
                 ((pool_id, source, _held),) = allocations[str(row.pk)]
-                wanted = snapshot.placement_requests.build(
+                placement_request = snapshot.placement_requests.build(
                     row.template, row.flavor, row.resources, homes=homes.get((row.owner_id, row.team_id), {})
                 )
-                pool = _pool_of(row, wanted, pool_id)
-                resources = pool.with_requirements(wanted.variants[0].request, wanted.software)
-                target = _target(row, pool, resources, source.nodes[0].node, node, wanted.home)
+                pool = _pool_of(row, placement_request, pool_id)
+                resources = pool.with_requirements(
+                    placement_request.variants[0].request, placement_request.software
+                )
+                target = _target(row, pool, resources, source.nodes[0].node, node, placement_request.home)
             except StateConflict as refusal:
                 verdicts[row.pk] = refusal
                 continue
@@ -203,23 +205,23 @@ def _search(snapshot: ClusterSnapshot, rows: Sequence[Workspace], node: str) -> 
 
 def _require_movable(row: Workspace, move: Move | None, allocations: _Allocations) -> None:
     name = {"name": row.name}
-    held = allocations.get(str(row.pk), ())
-    if row.state != State.RUNNING or not held:
+    workspace_allocations = allocations.get(str(row.pk), ())
+    if row.state != State.RUNNING or not workspace_allocations:
         raise StateConflict(Reason(MoveCode.NOT_RUNNING, name), state=row.state)
     if move is not None:
         target = parse_placement(move.target).nodes[0].node
         raise StateConflict(Reason(MoveCode.MOVES_ALREADY, {**name, "node": target}), state=row.state)
     if row.preempting is not None:
         raise StateConflict(Reason(MoveCode.STOPS_SOON, name), state=row.state)
-    if len(held) != 1:
+    if len(workspace_allocations) != 1:
         raise StateConflict(Reason(MoveCode.SEVERAL_NODES, name), state=row.state)
 
 
-def _pool_of(row: Workspace, wanted: PlacementRequest, pool_id: UUID) -> PoolNodes:
-    """Return the pool that runs it, if the same request can be placed there again."""
-    pool = next((pool for pool in wanted.pools if pool.pool.pk == pool_id), None)
-    # Several variants have different models, which would be charged differently.
-    if pool is None or len(wanted.variants) != 1:
+def _pool_of(row: Workspace, placement_request: PlacementRequest, pool_id: UUID) -> PoolNodes:
+    """Return the workspace's pool, if the same request can be placed there again."""
+    pool = next((pool for pool in placement_request.pools if pool.pool.pk == pool_id), None)
+    # Different variants have different models, which are charged differently.
+    if pool is None or len(placement_request.variants) != 1:
         params = {"name": row.name, "pool": row.pool.name if row.pool is not None else ""}
         raise StateConflict(Reason(MoveCode.NOT_PLACEABLE, params), state=row.state)
     return pool
@@ -228,7 +230,7 @@ def _pool_of(row: Workspace, wanted: PlacementRequest, pool_id: UUID) -> PoolNod
 def _target(
     row: Workspace, pool: PoolNodes, resources: ResourceRequest, source: str, node: str, home: str
 ) -> Placement:
-    """Return the free place on `node`, or by default on the best other node. Raises `StateConflict`."""
+    """Return a free placement on `node`, by default on the best other node. Raises `StateConflict`."""
     params = {"name": row.name, "pool": pool.pool.name}
     if node == source:
         raise StateConflict(Reason(MoveCode.SAME_NODE, {**params, "node": node}), state=row.state)
@@ -249,7 +251,7 @@ def _target(
 def _only_those_that_start(
     snapshot: ClusterSnapshot, rows: Sequence[Workspace], verdicts: dict[UUID, Verdict]
 ) -> dict[UUID, Verdict]:
-    """Refuse the moves that the queue would not carry out, by simulations."""
+    """Refuse the moves that the queue would not carry out in a simulation."""
     accepted = [verdict for verdict in verdicts.values() if isinstance(verdict, PlannedMove)]
     for _round in range(MAX_ROUNDS):
         arriving = moving.arriving(snapshot, accepted) if accepted else []

@@ -1,8 +1,8 @@
 """Schedules Python's garbage collection at idle moments, never within a decision.
 
-A full collection takes time in proportion to the number of objects, and a site of 100,000 accelerators has
-many. So long-lived objects are frozen, which is instant and excludes them from collections; automatic full
-collections are rare; and worker tasks call `collect_if_due` at idle moments.
+The time of a full collection is proportional to the number of objects, of which a site with 100,000
+accelerators has many. So long-lived objects are frozen, which is instant and excludes them from collections;
+automatic full collections are rare; and worker tasks call `collect_if_due` at idle moments.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import time
 THRESHOLDS = (5_000, 5, 200)
 """Thresholds of the three generations (see `gc.set_threshold`).
 
-The last one is for a process that never rests: about 5 million objects.
+The last one, about 5 million objects, is for a process that is never idle.
 """
 COLLECT_AFTER = 4
-"""Number of collections of the middle generation after which `collect_if_due` collects."""
+"""Number of middle-generation collections after which `collect_if_due` runs a full one."""
 MIN_FULL_INTERVAL_S = 60.0
 """Minimum seconds between collections that include frozen objects."""
 FULL_PAUSE_FACTOR = 100
-"""Minimum pause between them, as a multiple of the duration of the last one."""
+"""Minimum pause between these collections, as a multiple of the duration of the last one."""
 
 
 class _Process:
-    """State of this process. `frozen`: it has frozen objects."""
+    """The state of this process. `frozen`: it has frozen objects."""
 
     frozen = False
     young_collections = 0
@@ -42,7 +42,7 @@ def freeze() -> None:
 
 
 def collect_if_due() -> bool:
-    """Collect garbage if due; returns whether it did. Call when no user waits for this process."""
+    """Collect garbage if due, and return whether it was. Call this when no user waits for the process."""
     if not _Process.frozen or _young_collections() - _Process.young_collections < COLLECT_AFTER:
         return False
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Requests for the queue and for placement: where they may go, and what they are charged.
+"""Requests for the queue and placement: where they may go, and the amounts that they are charged.
 
 A request for accelerators of any model is a choice between models, each charged to its own quota. Any other
 request has exactly one `Variant`.
@@ -45,15 +45,15 @@ from provisioning.types import (
 )
 
 AVAILABLE_SOON_LABELS = frozenset({MOVING_HOME_LABEL, ARCHIVED_HOME_LABEL, AWAY_HOME_LABEL})
-"""Labels of homes that are, or soon will be, on a machine where their users can start."""
+"""Labels for homes that are, or soon will be, on a machine where their users can start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
     """One way to meet a request: the resources to find, and the amounts to charge.
 
-    If there are several, each has a class of `models`, charged to `resource`. `memory_mib` is that of the
-    largest device.
+    If there are several variants, each has a class of `models`, charged to `resource`. `memory_mib` is the
+    memory of the largest device.
     """
 
     request: ResourceRequest
@@ -65,7 +65,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class MoveTarget:
-    """A destination that is tried first, if it is free."""
+    """The destination of a move, which is tried first."""
 
     pool: UUID
     placement: Placement
@@ -75,7 +75,7 @@ class MoveTarget:
 class MovableHome:
     """A home that can move with a start: `size_mib`, on the node `source` of `pool`.
 
-    Other moves from that node still have to copy `ahead_mib`. `request` is the one on the other nodes.
+    Other moves from that node still have to copy `ahead_mib`. `request` is the request for the other nodes.
     """
 
     pool: PoolNodes
@@ -85,13 +85,13 @@ class MovableHome:
     request: PlacementRequest
 
     def seconds(self, more_mib: int = 0) -> int:
-        """Return the expected seconds of the move, after `more_mib` of further moves from its node."""
+        """Return the expected duration of the move in seconds, after other moves of `more_mib`."""
         return move_rates.seconds_of(
             self.size_mib + self.ahead_mib + more_mib, self.pool.home_mib_s or move_rates.DEFAULT_MIB_S
         )
 
     def rounded_s(self, more_mib: int = 0) -> int:
-        """Return the seconds rounded up to a power of two, so that the queue has few kinds of requests."""
+        """Return the seconds rounded up to a power of two, so that the queue has few different requests."""
         return 1 << (self.seconds(more_mib) - 1).bit_length()
 
 
@@ -100,11 +100,11 @@ class PlacementRequest:
     """A request with the pools that may take it, in order of preference.
 
     - `software`: requirements of its template on a node.
-    - `refusals`: pools whose driver can never run it, with the reason.
+    - `refusals`: pools whose drivers can never run the request, with the reason.
     - `target`: destination of a move.
     - `new_home`: its user has no home in these pools, so it stays on the node of this start.
-    - `movable_home`: how it starts away from its home, which moves along; None if that is not possible.
-    - `place_key`: equal for requests that the same nodes can take, apart from amounts.
+    - `movable_home`: the home that can move with the start; None if it cannot.
+    - `place_key`: equal for requests that the same nodes can take, except for the amounts.
     """
 
     template: Template
@@ -159,19 +159,19 @@ class PlacementRequest:
         )
 
     def variant_of(self, amounts: Mapping[str, int]) -> Variant:
-        """Return the variant with these amounts, the only one if there are no others."""
+        """Return the variant with these amounts, or the only variant."""
         if len(self.variants) == 1:
             return self.variants[0]
         return next(variant for variant in self.variants if variant.amounts == amounts)
 
     @property
     def possible(self) -> bool:
-        """Whether any pool could take it if empty, with all nodes in service and the software available."""
+        """Whether an empty pool with all nodes and the software available could take the request."""
         return next(self._pools_that_could_fit(), None) is not None
 
     @property
     def maintenance(self) -> PoolNodes | None:
-        """The first pool to leave maintenance, if every pool that could take it is in maintenance."""
+        """The pool that leaves maintenance first, if all suitable pools are in maintenance."""
         if not any(pool.maintenance for pool in self.pools):
             return None
         suitable = list(self._pools_that_could_fit())
@@ -181,7 +181,7 @@ class PlacementRequest:
 
     @property
     def silent(self) -> tuple[Pool, str] | None:
-        """The pool and the node of which it waits for a report, if no node that reports could take it."""
+        """The silent pool and node that the request waits for, if no reporting node could take it."""
         if not any(pool.silent_nodes for pool in self.pools):
             return None
         suitable = list(self._pools_that_could_fit())
@@ -196,7 +196,7 @@ class PlacementRequest:
         return silent.pool, next((name for name in fitting if name in silent.silent_nodes), "")
 
     def _pools_that_could_fit(self) -> Iterator[PoolNodes]:
-        """Yield the pools that could take it if empty, with all nodes in service."""
+        """Yield the pools that could take the request if empty, with all nodes in service."""
         request = self._available_request()
         for pool in self.pools:
             if pool.could_ever_fit(pool.with_requirements(request, self.software)):
@@ -216,7 +216,7 @@ class PlacementRequest:
 
     @property
     def home(self) -> str:
-        """The machine with the user's home if it can start there, or an empty string."""
+        """The machine with the user's home if the request can start there, or an empty string."""
         return next((value for name, value in self.request.labels if name == HOME_LABEL), "")
 
     @property
@@ -241,7 +241,7 @@ class PlacementRequest:
 
     @property
     def missing_environment(self) -> str:
-        """The digest of its environment if no node of its pools has it, or an empty string."""
+        """The digest of the environment if no node of the pools has it, or an empty string."""
         for digest in digests_in(self.request.needs):
             need = environment_need(digest)
             if not any(
@@ -254,7 +254,7 @@ class PlacementRequest:
 
 def maintenance_end(pool: PoolNodes) -> datetime:
     """Return the planned end of the maintenance that the pool is in."""
-    assert pool.maintenance is not None  # only for pools in maintenance
+    assert pool.maintenance is not None  # called only for pools in maintenance
     return pool.maintenance.until
 
 
@@ -290,10 +290,10 @@ class PlacementRequests:
         homes: Homes | None = None,
         move_home: bool = False,
     ) -> PlacementRequest:
-        """Return the request of a flavor, or the one stored with a workspace (`data`).
+        """Return the request for a flavor, or the one stored with a workspace (`data`).
 
-        `homes` gives the location of its user's home, which it must use. None: the user is unknown. With
-        `move_home`, the home may move along regardless of its size.
+        `homes` are the locations of the user's home, which the request must use; None if the user is unknown.
+        With `move_home`, the home may move regardless of its size.
         """
         request = request_of(flavor.as_request() if data is None else data)
         pool, home = self._home(flavor, homes) if homes and request.nodes == 1 else (None, None)
@@ -312,7 +312,7 @@ class PlacementRequests:
         return result
 
     def _home(self, flavor: Flavor, homes: Homes) -> tuple[PoolNodes, HomeLocation] | tuple[None, None]:
-        """Return the location of the home in the flavor's pools; a lost one only if there is no other."""
+        """Return the home's location in the flavor's pools, preferably one that is not lost."""
         places = [
             (pool, homes[pool.pool.pk])
             for pool in candidate_pools(flavor, self._pools)
@@ -358,7 +358,7 @@ class PlacementRequests:
 def _with_movable_home(
     placement_request: PlacementRequest, pool: PoolNodes, home: HomeLocation
 ) -> PlacementRequest:
-    """Return the request with its movable home, unless the driver of the pool cannot run it."""
+    """Return the request with its movable home, unless the pool's driver cannot run the request."""
     assert home.movable_mib is not None  # checked by the caller
     if not any(candidate is pool for candidate in placement_request.pools):
         return placement_request
@@ -376,9 +376,10 @@ def _without_label(request: ResourceRequest, name: str) -> ResourceRequest:
 
 
 def refused_by_driver(pool: Pool, template: Template, request: ResourceRequest) -> str:
-    """Return why the pool's driver can never run this, or an empty string. No I/O.
+    """Return why the pool's driver can never run the request, or an empty string. Does no I/O.
 
-    A driver whose client library is not installed here reports nothing: the node's worker validates instead.
+    Returns an empty string if the driver's client library is not installed here: then the node's worker
+    validates the request.
     """
     probe = WorkspaceSpec(
         ref=WorkspaceRef(workspace_id=str(UUID(int=0)), generation=1),
@@ -412,7 +413,7 @@ def _variants(request: ResourceRequest, pools: Sequence[PoolNodes], *, simulated
     classes: dict[str, list[str]] = {}
     for model in sorted(sizes):
         classes.setdefault(resources.gpu(model), []).append(model)
-    # The smallest first: it is the one to assume where all else is equal.
+    # The smallest first, because it is assumed if all else is equal.
     by_size = sorted((max(sizes[model] for model in models), name) for name, models in classes.items())
     for memory_mib, resource in by_size:
         models = tuple(classes[resource])

@@ -1,4 +1,4 @@
-"""Connects the queue to the placement engine: quota may be free where no single node is."""
+"""Connects the queue to the placement engine, because quota may be free although no single node has room."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ PoolAllocation = tuple[PoolNodes, Placement, ResourceRequest]
 ReadAllocations = Callable[[Collection[UUID]], Mapping[str, list[tuple[UUID, Placement, ResourceRequest]]]]
 Undo = Callable[[], None]
 Owner = tuple[str, str]
-"""The user and the team of a home."""
+"""User and team of a home."""
 NOTHING = ResourceRequest(cpu_milli=0, memory_mib=0, disk_mib=0)
 
 
 @dataclass(frozen=True, slots=True)
 class HomeMoveAhead:
-    """A move of the user's home with a start: its size, and the expected seconds."""
+    """The home move of a start: the home's size, and the expected duration in seconds."""
 
     source: str
     target: str
@@ -47,7 +47,7 @@ class HomeMoveAhead:
 
 @dataclass(frozen=True, slots=True)
 class _TentativePlacement:
-    """A placement that `undo` gives back. `brings_home_of` and `uses_home_of` name the owner of the home."""
+    """A placement that `undo` can release. `brings_home_of` and `uses_home_of` are the home's owner."""
 
     allocation: PoolAllocation
     brings_home_of: Owner | None
@@ -58,8 +58,8 @@ class _TentativePlacement:
 class PoolPlacer:
     """Implements `portal.scheduling.engine.scheduler.Placer` over the clusters of several pools.
 
-    `register` registers the request of a workload id. `undo` gives back what was taken, so that a preview
-    leaves no trace.
+    `register` registers the request of a workload id. `undo` releases all placements, so that a preview
+    changes nothing.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class PoolPlacer:
         prices: Prices | None = None,
         read_allocations: ReadAllocations | None = None,
     ) -> None:
-        """`read_allocations` returns what workspaces use by id, by default as the database has it."""
+        """`read_allocations` returns the workspaces' allocations by id, by default from the database."""
         self._pools = pools
         self._read_allocations = read_allocations
         self._prices: Prices = prices or {}
@@ -79,17 +79,18 @@ class PoolPlacer:
         self._allocations: dict[str, list[tuple[UUID, Placement, ResourceRequest]]] = {}
         self._found_allocations: dict[str, PoolAllocation] = {}
         self._tentative: list[_TentativePlacement] = []
-        # Nodes of the homes that were taken here and are not stored yet.
+        # Nodes of new homes that placements here bring and that are not stored yet.
         self._new_homes: dict[Owner, str] = {}
-        # Requests that are placed away from their home, which moves along, with the seconds of the move.
+        # Requests that are placed away from their home, with the duration of the home move in seconds.
         self._home_move_s: dict[str, int] = {}
-        # Free parts withheld on shared devices, while some of their workloads are simulated as gone.
+        # Free parts withheld on shared devices, while the simulation assumes that some of their workloads
+        # have left.
         self._withheld: dict[tuple[UUID, str], Placement] = {}
 
     def register(self, workload_id: str, *placement_requests: PlacementRequest) -> None:
-        """Register the request of a workload, before any call of `fits` or `choose`.
+        """Register the request of a workload. Call this before `fits` or `choose`.
 
-        One that lists several flavors has a request for each, in order of `Workload.choice`.
+        A workload that lists several flavors has a request for each, in order of `Workload.choice`.
         """
         self._requests[workload_id] = placement_requests
 
@@ -97,7 +98,7 @@ class PoolPlacer:
         return self._requests[workload.id][workload.choice]
 
     def explain(self, workload_id: str) -> None:
-        """Record why the workload gets its model, if it has a choice, for `explanation_of`."""
+        """Record for `explanation_of` why the workload gets its model, if it has a choice."""
         self._explanations[workload_id] = None
 
     def explanation_of(self, workload_id: str) -> Explanation | None:
@@ -105,7 +106,7 @@ class PoolPlacer:
         return self._explanations.get(workload_id)
 
     def add_running(self, workload_id: str) -> None:
-        """Register a running workload, which can be simulated as gone."""
+        """Register a running workload, so that simulations can assume that it has left."""
         self._running.add(workload_id)
         self._unread.add(workload_id)
 
@@ -118,7 +119,7 @@ class PoolPlacer:
         self._found_allocations.pop(workload_id, None)
 
     def running_allocations(self) -> Mapping[str, Sequence[tuple[UUID, Placement, ResourceRequest]]]:
-        """Return what running workloads use, by id: pool, placement and amounts."""
+        """Return the allocations of running workloads by id: pool, placement and request."""
         self._read_missing_allocations()
         return self._allocations
 
@@ -147,12 +148,12 @@ class PoolPlacer:
         return place.variant.amounts
 
     def best_placement(self, placement_request: PlacementRequest) -> choice.PoolPlacement | None:
-        """Return the best place now of a request that is not in the queue, or None."""
+        """Return the best current place for a request that is not in the queue, or None."""
         preference = choice.model_preference(placement_request.variants, self._prices, {})
         return choice.best_placement(placement_request, placement_request.variants, preference)
 
     def _find_placement(self, workload: Workload) -> PoolAllocation | None:
-        """Return where it would go now: its move target if free, else the best place of all pools."""
+        """Return where the workload would go now: its move target if free, else the best place."""
         placement_request = self._request_of(workload)
         variant = placement_request.variant_of(workload.amounts)
         if (target := placement_request.target) is not None:
@@ -170,10 +171,10 @@ class PoolPlacer:
         variants: Sequence[Variant],
         preference: ModelPreference | None,
     ) -> choice.PoolPlacement | None:
-        """Return the best place; for a home that another workload here brings, preferably beside it.
+        """Return the best place. If another workload here brings the same home, prefers that workload's node.
 
-        If there is no room beside it, the start is found to be elsewhere when it is written, and waits. A
-        request whose home leaves its node waits, too.
+        If that node has no room, the start is rejected when it is written, and the request waits. A request
+        whose home leaves its node also waits.
         """
         if placement_request.home and _owner_of(workload) in self._new_homes:
             return None
@@ -219,22 +220,22 @@ class PoolPlacer:
         )
 
     def has_home(self, workload: Workload) -> bool:
-        """Return whether the request starts on the node of its user's home only, unless the home moves."""
+        """Return whether the request can start only on the node of its user's home, unless the home moves."""
         return bool(self._registered(workload).home)
 
     def lost_contact(self, workload: Workload) -> Reason | None:
-        """Return why its start is unknown if no node that could ever take it reports, else None."""
+        """Return why the start is unknown if no node that could take the workload reports, else None."""
         silent = self._registered(workload).silent
         return None if silent is None else no_contact_reason(*silent)
 
     def closed_nodes_in_use(self, workload: Workload) -> bool:
-        """Return whether work runs on nodes of its pools that take no new work."""
+        """Return whether work runs on nodes of the workload's pools that take no new work."""
         return any(pool.closed_nodes_in_use for pool in self._registered(workload).pools)
 
     def home_move_s(self, workload: Workload) -> int | None:
-        """Return the expected seconds of a move of the home, or None if the home cannot move now.
+        """Return the expected duration of the home move in seconds, or None if the home cannot move now.
 
-        It cannot if another start uses or moves it, or if its node is out of service.
+        The home cannot move if another start uses or moves it, or if its node is out of service.
         """
         movable_home = self._registered(workload).movable_home
         owner = _owner_of(workload)
@@ -249,7 +250,7 @@ class PoolPlacer:
         return movable_home.rounded_s(self._moving_mib(movable_home))
 
     def _moving_mib(self, movable_home: MovableHome) -> int:
-        """Return the size of the homes that other starts take along from the same node."""
+        """Return the total size in MiB of the homes that other starts move away from the same node."""
         others = (taken.moved_home for taken in self._tentative if taken.moved_home is not None)
         return sum(
             other.size_mib
@@ -266,7 +267,7 @@ class PoolPlacer:
             self._home_move_s.pop(workload.id, None)
 
     def home_move_of(self, workload: Workload) -> HomeMoveAhead | None:
-        """Return the move of the home with a start that was taken, or None if its home stays."""
+        """Return the home move of a start that was taken, or None if its home stays."""
         movable_home = self._registered(workload).movable_home
         if movable_home is None or workload.id not in self._home_move_s:
             return None
@@ -317,7 +318,7 @@ class PoolPlacer:
 
     @contextmanager
     def simulate_gone(self, gone: Sequence[str]) -> Iterator[None]:
-        """Set the clusters as if the named workloads had left, for other calls inside the context."""
+        """Simulate in this context that these workloads have left."""
         with self._without_workloads(gone):
             self._release_all(gone)
             try:
@@ -332,7 +333,7 @@ class PoolPlacer:
                     self._pools[pool_pk].invalidate_reasons()
 
     def undo(self, keep_first: int = 0) -> None:
-        """Give back what was taken, latest first, except for the first `keep_first`."""
+        """Release the placements taken, latest first, except the first `keep_first`."""
         while len(self._tentative) > keep_first:
             taken = self._tentative.pop()
             pool, placement, request = taken.allocation
@@ -346,7 +347,7 @@ class PoolPlacer:
 
     @contextmanager
     def _without_workloads(self, gone: Sequence[str]) -> Iterator[None]:
-        """Set the clusters as if the named workloads had left."""
+        """Release these workloads from the clusters in this context."""
         if not gone:
             yield
             return
@@ -361,7 +362,7 @@ class PoolPlacer:
 
     @contextmanager
     def prefix_fits(self) -> Iterator[Callable[[Workload, Sequence[str]], bool]]:
-        """Yield a function that acts like `fits` and reuses releases of the common prefix of `gone`."""
+        """Yield a function like `fits` that reuses the releases of the common prefix of `gone`."""
         self._read_missing_allocations()
         left: list[tuple[str, list[Undo]]] = []
 
@@ -384,7 +385,7 @@ class PoolPlacer:
                 _restore(left.pop()[1])
 
     def _read_missing_allocations(self) -> None:
-        """Read the allocations of running workloads lazily, once."""
+        """Read the allocations of running workloads that were not read yet."""
         if self._unread:
             read = self._read_allocations or capacity.allocations_by_workspace
             self._allocations |= read([UUID(name) for name in self._unread])
@@ -418,7 +419,7 @@ class PoolPlacer:
 
 
 def _can_send_homes(pool: PoolNodes, name: str) -> bool:
-    """Return whether the node can send its homes to other nodes; a cordoned one can."""
+    """Return whether the node can send its homes to other nodes. A cordoned node can."""
     try:
         unusable = pool.cluster.node(name).unusable
     except KeyError:
@@ -427,7 +428,7 @@ def _can_send_homes(pool: PoolNodes, name: str) -> bool:
 
 
 def no_contact_reason(pool: Pool, node: str) -> Reason:
-    """Return why the start is unknown: the silent pool, or its silent node if the pool itself reports."""
+    """Return why the start is unknown: the silent pool, or the silent node if the pool itself reports."""
     contact = contact_of_pool(pool)
     since = contact.last.isoformat() if not contact.heard and contact.last is not None else ""
     return Reason(WaitBasis.NO_CONTACT, {"name": node if contact.heard else pool.name, "since": since})

@@ -1,4 +1,4 @@
-"""A pool with its nodes at one moment: what fits there now, what could ever fit, and why not."""
+"""A pool with its nodes at one time, which checks whether requests fit now, could ever fit, and why not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Reasons = tuple[NodeReason, ...]
 
 @dataclass(frozen=True, slots=True)
 class FitCount:
-    """Number of nodes where a share of a request fits, and of their devices with room for it."""
+    """Number of nodes where a share of a request fits, and of devices with room for such a share."""
 
     nodes: int
     devices: int = 0
@@ -46,7 +46,7 @@ class FitCount:
 
 @dataclass(slots=True)
 class PoolNodes:
-    """A pool, its nodes at one moment and the expected requests. Builds clusters lazily.
+    """A pool with its nodes at one time and its expected requests. Builds clusters lazily.
 
     `home_mib_s` is how fast homes move between its nodes, 0 if not measured. With `maintenance`, its nodes
     take no work.
@@ -75,13 +75,13 @@ class PoolNodes:
 
     @property
     def has_separate_homes(self) -> bool:
-        """Whether each node keeps homes of its own."""
+        """Whether each node keeps separate homes."""
         return home_places.has_separate_homes(self.pool)
 
     def find(self, request: ResourceRequest, *, new_home: bool = False) -> Placement | None:
-        """Return where the request goes now, with another MIG layout if the pool allows that.
+        """Return where the request would go now, with another MIG layout if the pool allows that.
 
-        `new_home`: its user has no home in this pool yet.
+        `new_home`: the user has no home in this pool yet.
         """
         return self.cluster.find(
             request, repartition=self.pool.repartitions, new_home=new_home and self.has_separate_homes
@@ -104,7 +104,7 @@ class PoolNodes:
         self.cluster.take_home(part.node, sign * NEW_HOME_GPU_MILLI, sign * NEW_HOME_CPU_MILLI)
 
     def is_free(self, placement: Placement, request: ResourceRequest) -> bool:
-        """Return whether exactly this placement, on one node and without another MIG layout, is free."""
+        """Return whether exactly this placement is free, on one node and without changing a MIG layout."""
         (part,) = placement.nodes
         try:
             node = self.cluster.node(part.node)
@@ -116,7 +116,7 @@ class PoolNodes:
         return filters.reason(replace(node, devices=devices), request) is None
 
     def find_on(self, name: str, request: ResourceRequest) -> Placement | Reason:
-        """Return where the request goes on this node now, or why it does not fit. Keeps MIG layouts.
+        """Return where the request would go on this node now, or why it does not fit. Keeps MIG layouts.
 
         Raises KeyError if the pool has no such node.
         """
@@ -125,7 +125,7 @@ class PoolNodes:
         return outcome.placement if isinstance(outcome, Placed) else outcome.reasons[0][1]
 
     def find_except(self, name: str, request: ResourceRequest) -> Placement | None:
-        """Return where the request goes now on any node but this one. Keeps MIG layouts.
+        """Return where the request would go now on any other node. Keeps MIG layouts.
 
         Raises KeyError if the pool has no such node.
         """
@@ -197,7 +197,7 @@ class PoolNodes:
         return self.pool.repartitions and reason.code in RESOLVED_BY_LAYOUT and "repartition" in reason.params
 
     def count_fits(self, request: ResourceRequest) -> tuple[FitCount, FitCount]:
-        """Return where a share of the request fits now, and where it would on an empty pool."""
+        """Count where a share of the request fits now, and where it would fit in an empty pool."""
         return (
             self._count_fits_on(self.cluster.snapshot(), request),
             self._count_fits_on(self._nodes_if_available.values(), request),
@@ -219,7 +219,7 @@ class PoolNodes:
         return tuple((name, reason) for name, reason in pairs if reason is not None)
 
     def reasons(self, request: ResourceRequest) -> Reasons:
-        """Return per node why it does not take the request now. Cached."""
+        """Return why each node does not take the request now. Cached."""
         reasons = self._reasons.get(request)
         if reasons is None:
             reasons = self._reasons[request] = self.cluster.explain(request).reasons
@@ -258,11 +258,11 @@ class PoolNodes:
 
     @property
     def runs_any_software(self) -> bool:
-        """Whether a workspace may name any program and environment, since nothing runs."""
+        """Whether a workspace may use any program and environment, because nothing really runs."""
         return self.pool.traits.software is SoftwareSource.NONE
 
     def with_requirements(self, request: ResourceRequest, software: SoftwareRequirements) -> ResourceRequest:
-        """Return the request with this pool's requirements for its software; none where nothing runs."""
+        """Return the request with this pool's requirements for its software; none if nothing really runs."""
         if self.runs_any_software:
             return without_environments(request)
         accelerators = request.accelerators
@@ -272,7 +272,8 @@ class PoolNodes:
             needs = (*needs, PROVIDES_SHARES)
         least = software.min_compute_capability
         if least is not None and not accelerators.model:
-            # Restrict the request to capable models; without any, no node provides them.
+            # Restrict the request to capable models. If there are none, require something that no node
+            # provides.
             can = self._models_with_capability(least)
             if models := tuple(sorted(can & set(accelerators.models) if accelerators.models else can)):
                 accelerators = replace(accelerators, models=models)
@@ -290,7 +291,7 @@ class PoolNodes:
         )
 
     def _models_with_capability(self, least: Version) -> set[str]:
-        """Return the models of this pool that have the compute capability."""
+        """Return the models of this pool with at least this compute capability."""
         models = self._models.get(least)
         if models is None:
             models = self._models[least] = {

@@ -1,4 +1,4 @@
-"""Implements the port that decides whether a workspace may enter the queue."""
+"""Implements the `AdmissionPolicy` port, which decides whether a workspace may enter the queue."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _admission_error(verdict: Verdict) -> PortalError:
 
 
 class QueueAdmission(AdmissionPolicy):
-    """Denies what a preview denies. The cycle decides on the rest once they are pending."""
+    """Denies the requests that a preview denies. Cycles decide on all other requests."""
 
     def admit(
         self, workspace: Workspace, *, unapproved: bool = False, gpus_optional: bool = False
@@ -88,7 +88,7 @@ def _with_choices(start_request: StartRequest, workspace: Workspace) -> StartReq
 
 
 def _starts_only_without_gpus(workspace: Workspace) -> bool:
-    """Return whether a new workspace would wait with accelerators and start at once without them."""
+    """Return whether a new workspace would have to wait with accelerators, but start at once without them."""
     version = workspace.environment_version
     request: dict[str, Any] = {
         "template": workspace.template,

@@ -1,4 +1,4 @@
-"""Groups the queue by reason: requests with one reason share a heading and a next step."""
+"""Groups the queue by reason: requests with the same reason share a heading and a next step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from portal.workspaces.models import Workspace
 from portal.workspaces.presenters import ask_url
 
 ROWS_PER_GROUP = 5
-"""Rows shown of each group, besides those of the reader."""
+"""Number of rows shown of each group, besides the reader's own."""
 OWN_PER_GROUP = 20
 SEPARATOR = "|"
 TEAM_RULES = frozenset({Rule.TEAM_LIMIT, Rule.USER_CAP, Rule.COHORT, Rule.LEDGER})
@@ -41,7 +41,7 @@ HOMES = frozenset(
 
 
 class GroupKey(NamedTuple):
-    """Identifies a group: the code of its reason, and what else distinguishes reasons with this code."""
+    """Key of a group: the code of its reason, and the params that distinguish reasons with this code."""
 
     code: str
     resource: str
@@ -49,19 +49,19 @@ class GroupKey(NamedTuple):
     team: str
 
     def __str__(self) -> str:
-        """Return the key for a URL. The team's name comes last, because it may have any characters."""
+        """Return the key for a URL. The team's name comes last, because it may contain any character."""
         return SEPARATOR.join((self.code, self.resource, str(int(self.needs_approval)), self.team))
 
     @classmethod
     def parse(cls, text: str) -> GroupKey | None:
-        """Return the key of a URL, or None."""
+        """Parse the key in a URL. Returns None if it is invalid."""
         parts = text.split(SEPARATOR, 3)
         return cls(parts[0], parts[1], parts[2] == "1", parts[3]) if len(parts) == 4 else None
 
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """A link that leads on from a reason."""
+    """A link to a page that helps with a reason."""
 
     label: str
     url: str
@@ -69,7 +69,7 @@ class NextStep:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Requests with one reason. `count` is their number; `rows` are the first ones and the reader's own."""
+    """Requests with the same reason. `count` is their number; `rows` are the first and the reader's own."""
 
     key: GroupKey
     count: int
@@ -78,7 +78,7 @@ class Group:
 
     @property
     def heading(self) -> str:
-        """What they wait for, in a few words: “Team quota in use: Vision, H100”."""
+        """What the requests wait for, in a few words: “Team quota in use: Vision, H100”."""
         label = WAITING_LABELS.get(self.key.code)
         if label is None:
             return self.rows[0].blocker_text or str(OTHER_LABEL)
@@ -89,20 +89,20 @@ class Group:
 
     @property
     def explanation(self) -> str:
-        """The full reason of the first request. The others differ in size."""
+        """The full reason of the first request. Those of other requests differ in size."""
         return self.rows[0].blocker_text if self.key.code in WAITING_LABELS else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The requests of a group in queue order: their ids, and which are the reader's."""
+    """The ids of a group's requests in queue order, and the ids of the reader's own requests."""
 
     ids: list[UUID]
     own: set[UUID]
 
     @property
     def shown(self) -> list[UUID]:
-        """The first ones, and the reader's own."""
+        """The ids of the first requests and of the reader's own."""
         first = self.ids[:ROWS_PER_GROUP]
         later = [pk for pk in self.ids[ROWS_PER_GROUP:] if pk in self.own]
         return [*first, *later[:OWN_PER_GROUP]]
@@ -111,7 +111,7 @@ class Members:
 def members(actor: User, waiting: QuerySet[Workspace]) -> dict[GroupKey, Members]:
     """Return the groups of these rows, in the order of their first requests.
 
-    One query reads the whole queue, and each distinct reason is parsed once: most are alike.
+    One query reads the whole queue. Each distinct reason is parsed once, because many are equal.
     """
     columns = waiting.select_related(None).annotate(reason_text=Cast("queue_entry__reason", TextField()))
     keys: dict[tuple[str, str], GroupKey] = {}
@@ -155,7 +155,7 @@ def groups(
 
 
 def next_step(actor: User, key: GroupKey, rows: list[QueueRow]) -> NextStep | None:
-    """Return what the reader can do about the reason, or None."""
+    """Return the reader's next step for the reason, or None."""
     if key.needs_approval and (actor.operates or actor.is_approver):
         return NextStep(_("View requests"), reverse("inbox:inbox"))
     own = next((row for row in rows if row.own), None)

@@ -34,9 +34,9 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import QueueEntry
 
 MIN_ETA_CHANGE = timedelta(seconds=30)
-"""Smallest change of an ETA that is written."""
+"""Minimum change of an ETA that is written."""
 MIN_ETA_CHANGE_PERCENT = 3
-"""Smallest change that is written, in percent of the time ahead: the accuracy of ETAs."""
+"""Minimum change of an ETA that is written, in percent of the remaining time: the accuracy of ETAs."""
 BATCH = 500
 POSITION_COLUMNS = ("position",)
 ETA_COLUMNS = ("eta_at", "eta_basis")
@@ -44,7 +44,7 @@ ETA_COLUMNS = ("eta_at", "eta_basis")
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """The queue's decision on a pending workspace, as shown to its user."""
+    """The queue's decision on a pending workspace, as users see it."""
 
     outcome: Outcome
     reason: Reason
@@ -121,7 +121,7 @@ class _Statuses:
     def _in_maintenance(
         self, pending: PendingWorkload, pool: PoolNodes, pending_outlook: PendingOutlook
     ) -> QueueStatus:
-        """Return the status of a request whose pools are in maintenance: it starts after that, not before."""
+        """Return the status of a request that starts after the maintenance of its pools."""
         until, eta = maintenance_end(pool), pending_outlook.eta
         expected = to_datetime_or_none(eta.eta_s) if eta else None
         return QueueStatus(
@@ -134,7 +134,7 @@ class _Statuses:
         )
 
     def _member_order(self, pending: PendingWorkload) -> Reason | None:
-        """Return how the use of members changes its position, with the other member's username."""
+        """Return how the members' use changes the request's position, with the other member's username."""
         reason = self._outlook.member_order_of(pending.id)
         if reason is None:
             return None
@@ -151,7 +151,7 @@ class _Statuses:
         if basis is not None and status.eta_at is None:
             code: object = json.dumps(basis.as_json(), sort_keys=True)
         else:
-            # The numbers of an estimate are written together with its time.
+            # Ignore the numbers of the estimate, which are written when its time changes.
             code = basis.code if basis is not None else ""
         kind = self._outlook.blocker_key(pending.id) if self._queued(pending) else pending.id
         if status.basis is not None and status.basis.code is WaitBasis.MAINTENANCE_ENDS:
@@ -179,7 +179,7 @@ class _Statuses:
 
 
 def _next_flavor(pending: PendingWorkload, etas: Sequence[Eta], expected: Eta) -> Reason:
-    """Return on which of the listed flavors a request is expected to start, and why."""
+    """Return which of the listed flavors a request is expected to start on, and why."""
     names = {choice.workload.choice: choice.flavor.name for choice in pending.choices}
     flavor, first = names[expected.choice], names[pending.workload.choice]
     if expected.eta_s is None:
@@ -205,7 +205,7 @@ def update(snapshot: ClusterSnapshot, outlook: Outlook | None = None) -> None:
 def changes(
     snapshot: ClusterSnapshot, outlook: Outlook | None = None, only: str | None = None
 ) -> list[StatusChange]:
-    """Return the changes that bring the rows of all pending workloads, or `only` one, up to date.
+    """Return the changes that update the rows of all pending workloads, or `only` of one.
 
     Writes nothing. `outlook` must belong to the snapshot's current scheduler.
     """
@@ -253,7 +253,7 @@ def _eta_changed(new: datetime | None, old: datetime | None, now: datetime) -> b
 def write(changes: Iterable[StatusChange]) -> None:
     """Write changes of rows that are still pending. Skips locked rows until the next time.
 
-    Outside a transaction, each batch has its own.
+    Outside a transaction, each batch is committed separately.
     """
     ordered = iter(sorted(changes, key=lambda change: change.pk))
     while batch := list(islice(ordered, BATCH)):
@@ -271,7 +271,7 @@ def write(changes: Iterable[StatusChange]) -> None:
 
 
 def _write_columns(columns: Sequence[str], changes: Collection[StatusChange]) -> None:
-    """Update many rows by one statement: `bulk_update` takes ten times as long to build its own."""
+    """Update many rows with one statement, which is built 10 times faster than that of `bulk_update`."""
     by_name = {field.name: field for field in QueueEntry._meta.concrete_fields}
     fields, key = [by_name[name] for name in columns], by_name["workspace"]
     quote = connection.ops.quote_name

@@ -1,8 +1,8 @@
 """The requests that each pool expects: learnt from recent requests, stored, and read with the pools.
 
 A pool's mix contains the last requests that might have gone there, regardless of their outcome, and the
-catalog's offers while there are few. Only `portal.scheduling.learning` writes it. Previews and cycles of all
-processes read the row, so they decide alike.
+catalog's flavors while there are few requests. Only `portal.scheduling.learning` writes the mix. Previews and
+cycles of all processes read the same row, so they decide alike.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def mixes_by_pool(pools: Iterable[Pool]) -> dict[UUID, RequestMix]:
-    """Return the mix of each pool by key: as learnt, else what the catalog offers. At most two queries."""
+    """Return each pool's mix by primary key: the learnt one, else that of the catalog. At most 2 queries."""
     pools = list(pools)
     learnt = {row.pool_id: row for row in LearntMix.objects.filter(pool__in=pools)}
     mixes = {key: mix_of(row) for key, row in learnt.items()}
@@ -46,9 +46,9 @@ def enabled_flavors() -> list[Flavor]:
 
 
 def learn(pool: Pool, row: LearntMix | None, flavors: Iterable[Flavor]) -> LearntMix | None:
-    """Return the pool's current mix, unsaved; None if there is too little new.
+    """Return the pool's current mix, unsaved; None if too little has changed.
 
-    The catalog counts while the window is not full, and may have changed meanwhile.
+    The catalog has weight while the window is not full, and may have changed.
     """
     if row is not None and row.requests >= WINDOW and not _has_enough_new(pool, row):
         return None
@@ -74,7 +74,7 @@ def offered_requests(pool: Pool, flavors: Iterable[Flavor]) -> list[ResourceRequ
 
 
 def last_request_at(pool: Pool) -> datetime | None:
-    """Return when the latest request was made that might have gone to the pool."""
+    """Return the time of the latest request that might have gone to the pool."""
     return _past_requests(pool).order_by("-requested_at").values_list("requested_at", flat=True).first()
 
 
@@ -108,7 +108,7 @@ def _learnt(pool: Pool, offered: list[ResourceRequest]) -> LearntMix:
 def _request(
     data: Mapping[str, Any], requests_by_key: dict[str, ResourceRequest | None]
 ) -> ResourceRequest | None:
-    """Parse the stored form, cached for equal ones; None if invalid."""
+    """Parse the stored form, or return None if it is invalid. Caches equal forms."""
     key = json.dumps(data, sort_keys=True)
     if key not in requests_by_key:
         try:

@@ -24,14 +24,14 @@ from portal.workspaces.lifecycle import HOLDING, DesiredState, QueueOutcome, Sta
 from portal.workspaces.models import Preemption, Workspace
 from portal.workspaces.policies import teams_seen
 from portal.workspaces.presenters import PREEMPTED_FOR, ExpectedStart, expected_start
-from portal.workspaces.troubles import stored_message
+from portal.workspaces.problems import stored_message
 
 QUEUE_ORDER = (
     F("queue_entry__position").asc(nulls_last=True),
     F("requested_at").asc(),
     F("pk").asc(),
 )
-"""The order of the queue. Requests that need approval have no position and come last."""
+"""The order of the queue. Requests that need an approval have no position and come last."""
 NAMES_SOFTWARE = frozenset({EnvironmentCode.ON_ITS_WAY})
 
 
@@ -57,7 +57,7 @@ class QueueRow:
 
     @property
     def reason(self) -> Reason | None:
-        """The blocker, without the name of software that may belong to a team."""
+        """The blocker, without software names, which may belong to a team."""
         reason = reason_of(self.workspace.queue_entry.reason)
         if self.visible or reason is None or reason.code not in NAMES_SOFTWARE:
             return reason
@@ -65,33 +65,33 @@ class QueueRow:
 
     @property
     def expected_start(self) -> ExpectedStart:
-        """When it is expected to start."""
+        """When the workspace is expected to start."""
         return expected_start(self.workspace)
 
     @property
     def eta_basis(self) -> str:
-        """The basis of its expected start."""
+        """The basis of the expected start."""
         return stored_message(self.workspace.queue_entry.eta_basis)
 
     @property
     def member_order_text(self) -> str:
-        """How the use of members changes its position. It names a member, so only if visible."""
+        """How the members' use changes its position. Empty unless visible, as it names a member."""
         return stored_message(self.workspace.queue_entry.member_order) if self.visible else ""
 
     @property
     def next_flavor(self) -> str:
-        """On which of its flavors it is expected to start. It names flavors, so only if visible."""
+        """The flavor on which it is expected to start. Empty unless visible, as it names flavors."""
         return stored_message(self.workspace.queue_entry.next_flavor) if self.visible else ""
 
     @property
     def notes(self) -> list[str]:
-        """What explains its place and its expected start, besides the blocker."""
+        """Texts besides the blocker that explain its position and its expected start."""
         return [text for text in (self.member_order_text, self.next_flavor, self.eta_basis) if text]
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptingRow:
-    """A preempted workspace: when it stops, and for what."""
+    """A preempted workspace: when and why it stops."""
 
     workspace: Workspace
     visible: bool
@@ -101,7 +101,7 @@ class PreemptingRow:
 
 
 def waiting() -> QuerySet[Workspace]:
-    """Return all pending workspaces in queue order. Those that need approval come last."""
+    """Return all pending workspaces in queue order. Those that need an approval come last."""
     return (
         Workspace.objects.filter(state=State.PENDING, desired_state=DesiredState.RUNNING)
         .select_related("team", "owner", "flavor", "flavor__pool", "template", "queue_entry")
@@ -111,7 +111,7 @@ def waiting() -> QuerySet[Workspace]:
 
 @dataclass(frozen=True, slots=True)
 class WaitingGroup:
-    """Pending workspaces with one reason: its code, their number, and the oldest request.
+    """Pending workspaces with the same reason: its code, their number, and the oldest request.
 
     The code is empty while the queue has not decided, and `NEEDS_APPROVAL` for requests above a limit.
     """
@@ -127,7 +127,7 @@ class WaitingGroup:
 
 
 def waiting_by_reason() -> list[WaitingGroup]:
-    """Return all pending workspaces by the code of their reason, most first. One query."""
+    """Return all pending workspaces by reason code, largest group first. Uses one query."""
     rows = _with_code(waiting().select_related(None).order_by()).values("code")
     counted = rows.annotate(number=Count("pk"), since=Min("requested_at"))
     groups = [WaitingGroup(row["code"], row["number"], row["since"]) for row in counted]
@@ -160,7 +160,7 @@ def filtered(
 
 
 def entries(actor: User, rows: list[Workspace]) -> list[QueueRow]:
-    """Return the rows with names only of workspaces that the user may see."""
+    """Return the rows. Only workspaces that the user may see have names."""
     seen = _visible(actor, rows)
     sizes = set(
         flavors_for(actor).filter(pk__in={row.flavor_id for row in rows}).values_list("pk", flat=True)
@@ -206,7 +206,7 @@ def _visible(actor: User, rows: list[Workspace]) -> set[Any]:
 
 
 def teams_waiting() -> list[tuple[str, str]]:
-    """Return slug and name of every team with pending workspaces."""
+    """Return the slug and name of each team with pending workspaces."""
     return list(
         Workspace.objects.filter(Q(state=State.PENDING, desired_state=DesiredState.RUNNING))
         .order_by("team__name")
@@ -216,7 +216,7 @@ def teams_waiting() -> list[tuple[str, str]]:
 
 
 def size_of(stored: dict[str, Any]) -> str:
-    """Return a size in a few words: its accelerators, else its cores and memory."""
+    """Return a size in a few words: accelerators, or else cores and memory."""
     request = request_of(stored)
     accelerators = request.accelerators
     if accelerators.count:

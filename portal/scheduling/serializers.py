@@ -62,7 +62,7 @@ class BlockerSerializer(serializers.Serializer[Any]):
 
 @extend_schema_field({"$ref": "#/components/schemas/StartRequest"})
 class StartField(serializers.DictField):
-    """The requested workspace, as `start` of a quota request."""
+    """The requested workspace, in the format of `start` in a quota request."""
 
 
 class AskSerializer(serializers.Serializer[Any]):
@@ -90,7 +90,7 @@ class HomeMoveAheadSerializer(serializers.Serializer[Any]):
 
 
 class VerdictSerializer(serializers.Serializer[Any]):
-    """The outcome of the request if made now, and why."""
+    """The outcome of the request if submitted now, and the reason."""
 
     outcome = serializers.ChoiceField([item.value for item in Outcome], help_text="Outcome of the request.")
     message = serializers.CharField()
@@ -147,7 +147,7 @@ class AdmissionPreviewSerializer(VerdictSerializer):
 
 
 def reasons_data(reasons: Sequence[NodeReason]) -> list[dict[str, str]]:
-    """Return the reason of each node as text and code."""
+    """Return each node's reason as text and code."""
     return [
         {"node": node, "reason": message_of(reason), "code": reason.code.value} for node, reason in reasons
     ]

@@ -1,4 +1,4 @@
-"""Updates decaying averages for the order of the queue: of what teams borrow, and of what members use."""
+"""Updates the decaying averages that order the queue: the amounts that teams borrow and members use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from portal.workspaces.models import Workspace
 
 @transaction.atomic
 def update_teams(*, now: datetime | None = None) -> int:
-    """Update every team's average by what it borrows now. Returns how many rows changed.
+    """Update each team's average with its currently borrowed amounts. Returns the number of changed rows.
 
     The current amount counts for the whole time since the last update.
     """
@@ -42,7 +42,7 @@ def update_teams(*, now: datetime | None = None) -> int:
             share.borrowed_avg, share.averaged_at = mean, now
             changed.append(share)
         elif share.averaged_at is not None:
-            # Nothing borrowed and no history: the clock starts with the next loan.
+            # Nothing is borrowed and there is no history, so the average starts when the team next borrows.
             share.averaged_at = None
             changed.append(share)
     TeamShare.objects.bulk_update(changed, ["borrowed_avg", "averaged_at"])
@@ -50,18 +50,18 @@ def update_teams(*, now: datetime | None = None) -> int:
 
 
 def borrowed_now(node: Node) -> dict[str, int]:
-    """Return what a team borrows now, by resource."""
+    """Return the amounts that a team borrows now, by resource."""
     return {name: amount for name in node.usage if (amount := node.borrowed(name))}
 
 
 def borrowed_average(node: Node, before: Amounts, elapsed_s: int) -> dict[str, int]:
-    """Return the decayed average of what a team borrows, `elapsed_s` seconds after it was `before`."""
+    """Return the decayed average of borrowed amounts, `elapsed_s` seconds after it was `before`."""
     return decay_average(before, borrowed_now(node), elapsed_s, settings.BERTH_SHARE_HALF_LIFE_S)
 
 
 @transaction.atomic
 def update_members(*, now: datetime | None = None) -> int:
-    """Update the average of each member by what it uses now, in teams whose members take turns.
+    """Update the average of each member with their current use, in teams whose members take turns.
 
     The current use counts for the whole time since the last update. Returns how many rows changed.
     """
@@ -94,7 +94,7 @@ def update_members(*, now: datetime | None = None) -> int:
 
 
 def _use_of_members() -> dict[tuple[UUID, UUID], int]:
-    """Return what each member uses now, in milli-GPU, by team and user."""
+    """Return the members' current use in milli-GPU, by team and user."""
     rates = dict(ResourceRate.objects.values_list("resource", "rate_milli"))
     holding = Allocation.objects.filter(released_at=None).values("workspace")
     use: dict[tuple[UUID, UUID], int] = {}

@@ -54,7 +54,7 @@ ENDS_WITHIN_S = 10
 
 @dataclass(frozen=True, slots=True)
 class FlavorChoice:
-    """A flavor that a request lists, as its user may choose it, and the request on it."""
+    """A flavor that a request lists, and the request on this flavor."""
 
     flavor: Flavor
     placement_request: PlacementRequest
@@ -348,7 +348,7 @@ def running_workloads(placer: PoolPlacer, now_s: int, which: Q | None = None) ->
 def pending_workloads(
     placement_requests: PlacementRequests, now: datetime, later: dict[UUID, datetime], which: Q | None = None
 ) -> Iterable[PendingWorkload]:
-    """Yield pending workloads. Those that a backend has just rejected are put into `retry_at` and skipped."""
+    """Yield pending workloads. Skips those that a backend just rejected, and adds them to `retry_at`."""
     rows: list[Any] = []
     waiting = Workspace.objects.filter(which or Q(), state=State.PENDING, desired_state=DesiredState.RUNNING)
     for next_reconcile_at, *row in waiting.values_list(

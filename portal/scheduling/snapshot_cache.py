@@ -1,9 +1,9 @@
 """Caches of cluster snapshots, since reading 10,000 workloads takes a second.
 
-As Kueue's cache, each is fed by add, update and delete with a generation (`snapshot_feed`) and returns the
-current snapshot. Each process has one for previews and one for cycles, so that previews do not wait for a
-cycle. Only cycles grant capacity, one at a time under the placement lock, and each commits its changes before
-the next one reads: so no grant is missed.
+Like Kueue's cache, each is updated from a feed with generations (`snapshot_feed`) and returns the current
+snapshot. Each process has one for previews and one for cycles, so that previews do not wait for a cycle. Only
+cycles allocate capacity, one at a time under the placement lock, and each commits before the next one reads,
+so no allocation is missed.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def apply_changes(snapshot: ClusterSnapshot, now: datetime) -> bool:
 
 
 def _home_rates_changed(snapshot: ClusterSnapshot) -> bool:
-    """Return whether a move has changed how fast homes move: then all requests that could move differ."""
+    """Return whether the measured speed of home moves has changed, which affects all movable homes."""
     rates = capacity.home_rates(pool.pool for pool in snapshot.pools.values())
     return any(pool.home_mib_s != rates.get(key, 0) for key, pool in snapshot.pools.items())
 
@@ -149,7 +149,7 @@ def update_nodes(snapshot: ClusterSnapshot, nodes: Iterable[UUID]) -> None:
 
 
 def _update_totals(snapshot: ClusterSnapshot) -> None:
-    """Recompute the total capacity: devices out of service count only what is in use."""
+    """Recompute the total capacity. Of devices out of service, only used capacity counts."""
     total = capacity.total_capacity(snapshot.pools.values())
     if total != snapshot.capacity:
         snapshot.capacity = total
@@ -186,7 +186,7 @@ def update_limits(snapshot: ClusterSnapshot) -> None:
 
 
 def _register_again(snapshot: ClusterSnapshot) -> None:
-    """Update what requests that can be met in several ways are assumed to take."""
+    """Update the assumed amounts of requests that can be met in several ways."""
     scheduler = snapshot.scheduler
     for name, pending in list(snapshot.pending_workloads.items()):
         several = pending.workload.alternatives or pending.choices
@@ -214,7 +214,8 @@ def delete_workloads(snapshot: ClusterSnapshot, keys: Iterable[UUID]) -> None:
 def update_workloads(snapshot: ClusterSnapshot, keys: set[UUID]) -> None:
     """Read workloads again with their nodes. Deleted ones are removed.
 
-    Also reads the pending ones of the same people in pools with homes on nodes: a home in use stays there.
+    Also reads pending workloads of the same users in pools with homes on nodes, because a home in use stays
+    there.
     """
     people = _people_of(snapshot, keys)
     _update_workloads(snapshot, keys)
@@ -231,7 +232,7 @@ def update_workloads(snapshot: ClusterSnapshot, keys: set[UUID]) -> None:
 
 
 def _people_of(snapshot: ClusterSnapshot, keys: Iterable[UUID]) -> set[tuple[str, str]]:
-    """Return the users and teams of running workloads."""
+    """Return pairs of user and team for running workloads."""
     running = snapshot.scheduler.running
     workloads = (running[str(key)].workload for key in keys if str(key) in running)
     return {(workload.user, workload.team) for workload in workloads}

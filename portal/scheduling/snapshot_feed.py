@@ -49,7 +49,7 @@ def capacity_changed(_event: CapacityChanged) -> None:
 
 
 def catalog_changed(_event: EntryChanged) -> None:
-    """Record a change of the catalog: pending requests may have new requirements, so all is read again."""
+    """Record a change of the catalog, so that everything is read again: requirements may have changed."""
     SnapshotChange.objects.create(kind=ChangeKind.CAPACITY)
 
 
@@ -67,6 +67,6 @@ def _write(kind: ChangeKind, keys: Iterable[UUID]) -> None:
 
 
 def trim() -> int:
-    """Delete entries that no cache needs, except the last. Returns how many."""
+    """Delete entries that no cache needs, except the last one. Returns their number."""
     old = SnapshotChange.objects.filter(at__lt=timezone.now() - KEPT_FOR, pk__lt=generation())
     return old.delete()[0]

@@ -1,4 +1,4 @@
-"""The driver and device that a template's software requires, and what a node provides, as numbers.
+"""The requirements of a template's software for driver and device, and the versions on nodes, as numbers.
 
 Versions are compared as (major, minor). An unknown driver meets no requirement.
 """
@@ -30,10 +30,10 @@ def parse_version(version: str) -> Version | None:
 
 
 def driver_for(cuda: str) -> str:
-    """Return the CUDA version that a driver must support for packages built with this one, or "".
+    """Return the CUDA version that a driver must support for packages built with `cuda`, or "".
 
-    Any driver of the same major version works: NVIDIA's minor version compatibility, which compiled packages
-    such as PyTorch's and JAX's use. Templates that need more set it explicitly.
+    Any driver of the same major version works, due to NVIDIA's minor version compatibility, which compiled
+    packages such as PyTorch and JAX use. Templates that need more set it explicitly.
     """
     version = parse_version(cuda)
     return f"{version[0]}.0" if version is not None else ""
@@ -41,7 +41,7 @@ def driver_for(cuda: str) -> str:
 
 @lru_cache(maxsize=256)
 def node_software(cuda: str, programs: frozenset[str], devices: frozenset[tuple[str, str]]) -> NodeSoftware:
-    """Return the software of a node with this driver, programs and (model, compute capability) pairs."""
+    """Return a node's software from its driver, programs and (model, compute capability) pairs."""
     versions = sorted((model, parse_version(version)) for model, version in devices if version)
     return NodeSoftware(
         tuple(sorted(programs)),
@@ -65,9 +65,9 @@ def _requirements(
 def requirements_of(
     template: Template, accelerators: AcceleratorRequest, needs: Iterable[str] = ()
 ) -> SoftwareRequirements:
-    """Return what a node must have for this template; driver and device only with accelerators.
+    """Return the template's requirements for nodes. Driver and device only matter with accelerators.
 
-    An environment among the `needs` includes its programs, and may need a newer driver.
+    An environment in `needs` includes its programs, and may need a newer driver.
     """
     program, min_cuda = template.program, template.min_cuda
     for digest in digests_in(needs):

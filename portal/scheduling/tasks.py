@@ -1,4 +1,4 @@
-"""Entry points of the control plane's worker."""
+"""Celery tasks of the control plane for scheduling."""
 
 from __future__ import annotations
 

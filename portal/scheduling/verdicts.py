@@ -1,4 +1,4 @@
-"""The answer to a request: outcome, reason, place, expected start, and what would allow it."""
+"""Verdicts on requests: outcome, reason, placement, expected start, and the quota request that would help."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from provisioning.types import Placement
 
 Outcome = model.Outcome
 MISSING_GPU_HOURS = 10
-"""Number of GPU-hours to propose to a team that has none left."""
+"""Number of GPU-hours to suggest for a team that has none left."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaRequestDraft:
-    """The quota request that would allow the start: `amount` more of `resource` for `team`."""
+    """A quota request that would allow the start: `amount` more of `resource` for `team`."""
 
     team: str
     kind: str
@@ -45,17 +45,17 @@ class QuotaRequestDraft:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome, its reason, and the reason of each node.
+    """The outcome of a request, its reason, and each node's reason.
 
-    - `position` (from 1), `eta_at`, `basis`: set if it queues. `member_order`: how the use of members changes
-      its position.
+    - `position` (from 1), `eta_at`, `basis`: set if the request waits. `member_order`: how the members' use
+      changes its position.
     - `blocker`: the blocking rule with its numbers and holders.
     - `quota_request`: set if a request for more quota would help.
-    - `pool`, `placement`: where it would go now.
+    - `pool`, `placement`: where the request would go now.
     - `makes_room`: ids of the workspaces that would be preempted.
-    - `flavor`: of several listed flavors, the one on which it starts now or is expected to start.
-      `next_flavor`: why, if it waits.
-    - `home_move`: the move of the home with the start, if it starts now on another node than its home's.
+    - `flavor`: the listed flavor on which the request starts now or is expected to start. `next_flavor`: why,
+      if the request waits.
+    - `home_move`: the home move, if the request starts now on another node than its home's.
     """
 
     outcome: Outcome
@@ -91,12 +91,12 @@ class Verdict:
 
     @property
     def member_order_text(self) -> str:
-        """How the use of members changes its position, as a sentence, or an empty string."""
+        """How the members' use changes its position, as a sentence, or an empty string."""
         return message_of(self.member_order) if self.member_order is not None else ""
 
     @property
     def next_flavor_text(self) -> str:
-        """Which of several flavors it waits for and why, as a sentence, or an empty string."""
+        """The flavor that the request waits for and why, as a sentence, or an empty string."""
         return message_of(self.next_flavor) if self.next_flavor is not None else ""
 
     @property
@@ -106,19 +106,19 @@ class Verdict:
 
     @property
     def in_maintenance(self) -> bool:
-        """Whether maintenance alone keeps it from the queue."""
+        """Whether only maintenance keeps the request from the queue."""
         return self.reason.code in (AdmissionCode.POOL_MAINTENANCE, AdmissionCode.SITE_MAINTENANCE)
 
     @property
     def possible(self) -> bool:
-        """Whether it would start without further changes, now or later."""
+        """Whether the request would start without further changes, now or later."""
         return self.outcome in (Outcome.FITS_NOW, Outcome.QUEUED)
 
 
 def start_reason(
     placement_request: PlacementRequest, explanation: Explanation | None, home_move: HomeMoveAhead | None
 ) -> Reason:
-    """Return why it starts now; of a request with a choice, with the model that it gets and why."""
+    """Return why the request starts now. If it has a choice of models, includes the chosen model and why."""
     if home_move is not None:
         return Reason(
             AdmissionCode.FITS_NOW_WITH_HOME,
@@ -151,7 +151,7 @@ def start_reason(
 def quota_request_draft(
     *, template: str, flavor: str, team: str, blocker: model.Blocker
 ) -> QuotaRequestDraft | None:
-    """Return the request that would allow the start of a template on a flavor, or None if none would."""
+    """Return the quota request that would allow a template to start on a flavor, or None."""
     short = max(1, blocker.wanted - max(0, blocker.free))
     names = {"template": template, "flavor": flavor}
     note = _("To start %(template)s on %(flavor)s.") % names

@@ -1,4 +1,4 @@
-"""The queue page, documented in templates/scheduling/queue.html, and the cancellation of a move."""
+"""The queue page (templates/scheduling/queue.html), and the view that cancels a move."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ MAX_KEY = 300
 @require_safe
 @never_cache
 def queue(request: SignedInRequest) -> HttpResponse:
-    """Show all pending workspaces by reason to every user; names only of those that the user may see."""
+    """Show all pending workspaces by reason. Names are shown only of workspaces that the user may see."""
     team = strip_nul(request.GET.get("team", ""))[:40]
     reason = strip_nul(request.GET.get("reason", ""))[:MAX_KEY]
-    # A group of this page, or a code, as the overview links to.
+    # The key of a group of this page, or a code, to which the overview links.
     group_key = GroupKey.parse(reason)
     rows = selectors.filtered(selectors.waiting(), team=team, reason="" if group_key else reason)
     groups = queue_groups.members(request.user, rows)
@@ -65,7 +65,7 @@ def queue(request: SignedInRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def cancel_move(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Cancel the move of a workspace. A GET, as after signing in again, only shows its page."""
+    """Cancel the move of a workspace. A GET, for example after a new sign-in, only redirects to its page."""
     workspace = workspace_by_id(request.user, workspace_id)
     if request.method != "POST":
         return redirect_to_workspace(workspace)

@@ -1,8 +1,8 @@
 """Settings of the portal, all from the environment; docs/settings.md lists the variables.
 
-`parsing` reads them and `checks` has their errors. `framework`, `rest` and `authentication` are those of
-Django and its libraries; `site`, `vault`, `people`, `notices`, `scheduling` and `workspaces` are those of
-Berth. `gateway` is for the gateway process.
+`parsing` reads the variables and `checks` validates them. `framework`, `rest` and `authentication` contain
+settings of Django and its libraries; `site`, `vault`, `people`, `notices`, `scheduling` and `workspaces`
+contain Berth's own settings. `gateway` is for the gateway process.
 """
 
 from portal.settings.authentication import *  # noqa: F403

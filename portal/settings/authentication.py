@@ -1,4 +1,4 @@
-"""Sign-in by Django, django-allauth and django-axes; sessions and their cookies."""
+"""Settings for sign-in (Django, django-allauth and django-axes), sessions and their cookies."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ LOGIN_URL = "accounts:sign-in"
 LOGIN_REDIRECT_URL = "home:home"
 LOGOUT_REDIRECT_URL = "accounts:sign-in"
 # django-allauth runs the stages of a sign-in after the proof of identity (docs/adr/0020). Its pages, mails
-# and limits are off: portal.people.accounts has its own.
+# and limits are disabled, because portal.people.accounts has its own.
 ACCOUNT_ADAPTER = "portal.people.accounts.login_adapter.LoginAdapter"
 ACCOUNT_LOGIN_METHODS = {"username"}
 ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*"]
 ACCOUNT_EMAIL_VERIFICATION = "none"
 ACCOUNT_RATE_LIMITS = False
-# How long a password waits for the second factor, in seconds.
+# Time to enter the second factor after the password, in seconds.
 ACCOUNT_LOGIN_TIMEOUT = 600
 MFA_ADAPTER = "portal.people.accounts.mfa.library.MfaAdapter"
 MFA_SUPPORTED_TYPES = ["totp", "recovery_codes", "webauthn"]
@@ -38,7 +38,7 @@ MFA_TOTP_DIGITS = 6
 MFA_TOTP_TOLERANCE = 1
 MFA_RECOVERY_CODE_COUNT = 10
 MFA_RECOVERY_CODE_DIGITS = 10
-# Protocols of the providers in the file. They end in portal.people.identity (docs/adr/0021).
+# Protocols of the providers in the file. portal.people.identity completes the sign-in (docs/adr/0021).
 SOCIALACCOUNT_ADAPTER = "portal.people.identity.social.SocialAdapter"
 SOCIALACCOUNT_STORE_TOKENS = False
 

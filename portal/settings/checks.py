@@ -1,4 +1,4 @@
-"""Checks of settings; an error prevents the start. Each names the variable and what to write instead.
+"""Validates settings. An error prevents the start, and says which variable to change and how.
 
 Every function raises `ImproperlyConfigured`.
 """
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from django.core.exceptions import ImproperlyConfigured
 
 SITE_ROLES = frozenset({"administrator", "operator", "approver", "auditor"})
-"""As in `portal.people.accounts.models.SiteRole`, which cannot be imported before the settings."""
+"""The values of `portal.people.accounts.models.SiteRole`, which cannot be imported before the settings."""
 _DOMAIN = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)+")
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -49,7 +49,7 @@ def check_vault(address: str, *, has_app_role: bool, has_token_file: bool) -> No
 
 
 def check_site_roles(variable: str, roles: Collection[str]) -> None:
-    """Check that `roles` are roles of a site."""
+    """Check that `roles` are site roles."""
     if unknown := set(roles) - SITE_ROLES:
         raise ImproperlyConfigured(
             f"{variable} names {', '.join(sorted(unknown))}: "
@@ -58,7 +58,7 @@ def check_site_roles(variable: str, roles: Collection[str]) -> None:
 
 
 def check_mail_domains(variable: str, values: Iterable[str]) -> frozenset[str]:
-    """Return the domains in lower case. Each is a domain, or “*” for all."""
+    """Return the domains in lower case. Each must be a domain, or “*” for all."""
     domains = frozenset(value.strip().lower() for value in values if value.strip())
     if wrong := sorted(domain for domain in domains if domain != "*" and not _DOMAIN.fullmatch(domain)):
         raise ImproperlyConfigured(

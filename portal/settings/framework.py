@@ -34,7 +34,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "django.contrib.humanize",
-    # Without "allauth" itself: its pages have no templates here.
+    # Without "allauth" itself, because its pages have no templates here.
     "allauth.account",
     "allauth.mfa",
     "allauth.socialaccount",
@@ -84,13 +84,13 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "portal.common.middleware.RequestIdMiddleware",
-    # Before middleware that serves files, so that their responses have the policy too.
+    # Before middleware that serves files, so that file responses have the policy too.
     "portal.common.content_policy.ContentPolicyMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "portal.common.middleware.NoStoreMiddleware",
     "portal.common.middleware.RejectNulBytesMiddleware",
     "portal.common.middleware.RefusalLogMiddleware",
-    # Everything below is for browsers: requests with a token go directly to their view from here.
+    # Everything below is for browsers. From here, requests with a token go directly to their view.
     "portal.common.token_requests.TokenRequestMiddleware",
     "portal.people.accounts.session_cookie.SessionCookieMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -119,7 +119,7 @@ TEMPLATES = [
         "DIRS": [FILES / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
-            # Every template has translated texts, so it need not load the library.
+            # Every template has translated texts, so load the library for all of them.
             "builtins": ["django.templatetags.i18n"],
             "context_processors": [
                 "django.template.context_processors.request",
@@ -162,7 +162,7 @@ CONTENT_SECURITY_POLICY = {
         "style-src": [SELF],
         "img-src": [SELF, "data:"],
         "font-src": [SELF],
-        # Not the workspaces themselves: a script that got into a page could send them what it reads.
+        # Excludes workspaces themselves, because a script injected into a page could send data to them.
         "connect-src": [SELF, BERTH_PROBE_ORIGIN],
         "form-action": [SELF],
         "frame-ancestors": [NONE],
@@ -201,12 +201,12 @@ LOGGING = {
     "root": {"handlers": ["console"], "level": LOG_LEVEL},
     "loggers": {
         "django.request": {"level": "ERROR"},
-        # It logs the path, which may be a sign-in link; RefusalLogMiddleware logs the route.
+        # This logger logs the path, which may be a sign-in link; RefusalLogMiddleware logs the route.
         "django.security.csrf": {"level": "ERROR"},
         "axes": {"level": "WARNING"},
         "httpx": {"level": "WARNING"},
         "fido2": {"level": "WARNING"},
-        # A line per sweep would hide relevant ones.
+        # A line per sweep would hide relevant lines.
         "celery.beat": {"level": "WARNING"},
         "celery.worker.strategy": {"level": "WARNING"},
         "celery.app.trace": {"level": "WARNING"},

@@ -10,8 +10,8 @@ from portal.settings import *  # noqa: F403
 from portal.settings import DATABASES, INSTALLED_APPS
 
 DATABASES["default"]["CONN_MAX_AGE"] = 0
-# The process only reads: change listeners (`portal.wiring`) would load the scheduler into its memory. It has
-# no sign-in either.
+# The process only reads, and change listeners (`portal.wiring`) would load the scheduler into its memory. The
+# process has no sign-in either.
 INSTALLED_APPS = [app for app in INSTALLED_APPS if app != "portal" and not app.startswith("allauth")]
 ROOT_URLCONF = "portal.stream_urls"
 MIDDLEWARE = [

@@ -1,4 +1,4 @@
-"""Messages that leave the portal: e-mail, channels, webhooks, and the audit log."""
+"""Settings for outgoing messages: e-mail, channels, webhooks, and the audit log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from portal.settings.checks import check_audit_syslog, check_audit_webhook, netw
 from portal.settings.parsing import env, secret
 from portal.settings.site import BERTH_PUBLIC_HOST
 
-# EMAIL_URL is the mail server: smtp+tls://user:password@host:587. Without it, notices stay in the portal.
+# EMAIL_URL is the mail server: smtp+tls://user:password@host:587. Without it, notifications are only in the
+# portal.
 _email_url = env.str("EMAIL_URL", default="")
 BERTH_MAIL = bool(_email_url)
 if _email_url:
@@ -21,13 +22,13 @@ if _email_url:
 EMAIL_TIMEOUT = env.int("EMAIL_TIMEOUT_S", default=10)
 DEFAULT_FROM_EMAIL = env.str("EMAIL_FROM", default=f"Berth <berth@{BERTH_PUBLIC_HOST}>")
 
-# Destinations of webhooks and channels besides the public internet: networks, such as 10.1.0.0/16.
+# Networks, such as 10.1.0.0/16, that webhooks and channels may reach besides the public internet.
 BERTH_OUTGOING_ALLOW = env.list("BERTH_OUTGOING_ALLOW", default=[])
 networks("BERTH_OUTGOING_ALLOW", BERTH_OUTGOING_ALLOW, strict=True, advice="Write networks as 10.1.0.0/16.")
-# Certificates of trusted authorities instead of the usual ones, in PEM.
+# Certificates of trusted authorities, in PEM, instead of the default ones.
 BERTH_OUTGOING_CA_FILE = env.str("BERTH_OUTGOING_CA_FILE", default="")
-# The services that channels may use, by the schemas of apprise's URLs. None of them runs a program, reads a
-# file or works without TLS.
+# The services that channels may use, as URL schemes of apprise. None of them runs a program, reads a file or
+# works without TLS.
 BERTH_CHANNEL_SCHEMAS = env.list(
     "BERTH_CHANNEL_SCHEMAS",
     default=[

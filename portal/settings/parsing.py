@@ -13,7 +13,7 @@ env = environ.Env()
 
 
 def ports(variable: str, default: str) -> range:
-    """Parse a range of ports, written as `first-last`, both included. Raises `ImproperlyConfigured`."""
+    """Parse a port range, written as `first-last`, both inclusive. Raises `ImproperlyConfigured`."""
     first, dash, last = env.str(variable, default=default).partition("-")
     if not (first.isdecimal() and (last.isdecimal() or not dash)):
         raise ImproperlyConfigured(f"{variable} must be a range of ports, such as {default}.")
@@ -24,7 +24,7 @@ def ports(variable: str, default: str) -> range:
 
 
 def hours(variable: str) -> frozenset[int]:
-    """Parse hours of the day, written as `22-4`: from the first, up to and without the last. Empty: none.
+    """Parse hours of the day, written as `22-4`: the first inclusive, the last exclusive. Empty: none.
 
     Raises `ImproperlyConfigured`.
     """
@@ -39,7 +39,7 @@ def hours(variable: str) -> frozenset[int]:
 
 
 def amounts(variable: str) -> dict[str, int]:
-    """Parse whole numbers by name, written as `gpu=4,gpu_hours=500`. Raises `ImproperlyConfigured`."""
+    """Parse named whole numbers, written as `gpu=4,gpu_hours=500`. Raises `ImproperlyConfigured`."""
     pairs = [pair.split("=") for pair in env.list(variable, default=[]) if pair.strip()]
     try:
         return {name.strip(): int(number) for name, number in pairs}

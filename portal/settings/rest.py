@@ -1,4 +1,4 @@
-"""Django REST framework and the OpenAPI document."""
+"""Settings for Django REST framework and the OpenAPI document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Location of the site: folders, ports, URLs, and the secrets of its processes."""
+"""Settings for the site: folders, ports, URLs, and the secrets of its processes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ BERTH_PROBE_ORIGIN = f"{_public.scheme}://{PROBE_LABEL}.{BERTH_DOMAIN}{_port}"
 BERTH_NODE_NAME = env.str("BERTH_NODE_NAME", default=socket.gethostname())
 BERTH_AGENT_URL = env.str("BERTH_AGENT_URL", default=f"http://127.0.0.1:{BERTH_WEB_PORT}")
 BERTH_MULTIUSER = env.bool("BERTH_MULTIUSER", default=False)
-# Name or address at which other machines reach this one. Empty: no machine can join. Redis uses the next
+# Name or address at which other machines reach this one. Empty: machines cannot join. Redis uses the next
 # port.
 BERTH_NODES_ADDRESS = env.str("BERTH_NODES_ADDRESS", default="").strip()
 BERTH_NODES_PORT = env.int("BERTH_NODES_PORT", default=BERTH_PORT + 7)
-# Ports at which the two ends of a link check meet: one port per running check.
+# Ports on which the two ends of a link check connect: one port per running check.
 BERTH_CHECK_PORTS = ports("BERTH_CHECK_PORTS", "29400-29431")
 BERTH_TLS_DIR = Path(env.str("BERTH_TLS_DIR", default="") or BERTH_HOME / "run" / "tls")
 
@@ -52,11 +52,12 @@ BERTH_GATEWAY_SECRET = secret("BERTH_GATEWAY_SECRET", "gateway_secret")
 BERTH_PASSES_DIR = env.str("BERTH_PASSES_DIR", default="")
 if BERTH_PASSES_DIR == "none":
     BERTH_PASSES_DIR = ""
-# The signing key of the control plane; public keys of nodes; nodes that work for pools without nodes.
+# The signing key of the control plane, the public keys of nodes, and the nodes that work for pools without
+# nodes.
 BERTH_CONTROL_KEY = secret("BERTH_CONTROL_KEY", "control_key")
 BERTH_NODE_KEYS_DIR = BERTH_HOME / "keys" / "nodes"
 BERTH_ENGINE_NODES = env.list("BERTH_ENGINE_NODES", default=[BERTH_NODE_NAME])
-# Addresses of proxies in front of the front door, and the secret that authenticates one on this machine.
+# Addresses of proxies in front of the front door, and the secret that authenticates a proxy on this machine.
 BERTH_TRUSTED_PROXIES = networks(
     "BERTH_TRUSTED_PROXIES",
     (value for value in env.list("BERTH_TRUSTED_PROXIES", default=[]) if value.strip()),

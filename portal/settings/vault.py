@@ -1,7 +1,7 @@
-"""A Vault from which workspaces get secrets at their start (portal.workspaces.secrets.vault).
+"""Settings for a Vault that provides secrets when workspaces start (portal.workspaces.secrets.vault).
 
-Its address, how the portal signs in (an AppRole or a file with a token), and the paths that users, teams and
-templates may name.
+The address of Vault, how the portal signs in (an AppRole or a token file), and the paths that users, teams
+and templates may use.
 """
 
 from __future__ import annotations

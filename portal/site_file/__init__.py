@@ -1,1 +1,1 @@
-"""The site as a file: exported, compared and applied through the services of each section."""
+"""Exports the site as a file, and compares and applies site files through each section's services."""

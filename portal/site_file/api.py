@@ -17,7 +17,7 @@ SCOPES = {"GET": Scope.SITE_READ, "*": Scope.SITE_WRITE}
 
 
 class SiteSerializer(serializers.Serializer[Any]):
-    """The site as described in `docs/site.schema.json`, and as the text of a file."""
+    """The site as a document (`docs/site.schema.json`), and as the text of a file."""
 
     site = serializers.DictField(help_text="The site, as `docs/site.schema.json` describes it.")
     yaml = serializers.CharField(help_text="The site file as YAML.")

@@ -41,7 +41,7 @@ from portal.workspaces.secrets import documents as vault_secrets
 
 
 def compare(*, actor: User, text: str, prune: bool = False) -> list[Step]:
-    """Return what applying the text would change. For administrators. Raises `NotAllowed`, `InvalidInput`."""
+    """Return the steps that `apply` would take. For administrators. Raises `NotAllowed`, `InvalidInput`."""
     require_administrator(actor)
     desired, lines = read(text)
     return _plan(_as_stored(desired, lines), prune=prune)
@@ -70,7 +70,7 @@ def _plan(desired: Mapping[str, Any], *, prune: bool) -> list[Step]:
 
 
 def _as_stored(desired: dict[str, Any], lines: Lines) -> dict[str, Any]:
-    """Return the site with normalised policies, places and environments, so that equal ones compare equal."""
+    """Return the site with normalised policies, Vault paths and environments, for comparison."""
     if isinstance(policies := desired.get("reclaim_policies"), dict):
         reclaim_policies = {
             target: policy_documents.stored_values(policy) for target, policy in policies.items()
@@ -90,7 +90,7 @@ def _as_stored(desired: dict[str, Any], lines: Lines) -> dict[str, Any]:
 
 
 def _normalise_places(document: dict[str, Any]) -> dict[str, Any]:
-    """Return an entry with its places in Vault normalised."""
+    """Return an entry with normalised Vault paths."""
     places = document.get("vault_secrets")
     return (
         document if places is None else {**document, "vault_secrets": vault_secrets.stored_documents(places)}
@@ -106,7 +106,7 @@ def _order_steps(steps: list[Step]) -> list[Step]:
     ordered: list[Step] = []
     while inner:
         free = [step for step in inner if (step.desired or {}).get("parent") not in names]
-        # A cycle is passed on unchanged; the service reports the error.
+        # Leave a cycle unchanged, so that the service reports the error.
         for step in free or inner[:]:
             ordered.append(step)
             inner.remove(step)
@@ -171,7 +171,7 @@ def _node(actor: User, step: Step) -> None:
 
 
 def _with_secrets(present: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given values, plus stored secrets, which a file never contains."""
+    """Return the desired values plus stored secrets, which a file never contains."""
     secret = {
         name: value for name, value in present.items() if is_secret_name(name) and "{" not in str(value)
     }
@@ -223,7 +223,7 @@ def _named_cohort(slug: str | None) -> Cohort | None:
 
 
 def _quotas(actor: User, desired: Mapping[str, Any], **owner: Any) -> None:
-    """Make the owner's quotas equal to `desired`."""
+    """Set the owner's quotas to `desired`."""
     present = set(next(iter(owner.values())).quotas.values_list("resource", flat=True))
     for resource, quota in desired.items():
         limits.set_quota(actor=actor, **owner, resource=resource, **quota)

@@ -1,4 +1,4 @@
-"""Export of the site as a document without secrets."""
+"""Exports the site as a document without secrets."""
 
 from __future__ import annotations
 

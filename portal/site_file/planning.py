@@ -18,7 +18,7 @@ SECTIONS = (
 MAX_LINES = 40
 NOTHING_KEPT: Mapping[str, Collection[str]] = {}
 KEPT = frozenset({"nodes", "teams"})
-"""Sections without deletions: records are charged to teams, and nodes are machines."""
+"""Sections without deletions: teams have usage records, and nodes are machines."""
 
 
 class Action(StrEnum):
@@ -57,7 +57,7 @@ def plan(
     prune: bool = False,
     protected: Mapping[str, Collection[str]] = NOTHING_KEPT,
 ) -> list[Step]:
-    """Return the steps from the present site to the desired one.
+    """Return the steps from the current site to the desired one.
 
     Sections, entries and fields missing in the file stay unchanged. With `prune`, entries missing in a listed
     section are deleted, except for those in `protected` (by section).
@@ -133,7 +133,7 @@ def _rule_name(rule: Mapping[str, Any]) -> str:
 
 
 def _change_lines(change: Difference) -> list[str]:
-    """Return a change as lines of text; for multi-line text only the added and removed lines."""
+    """Return a change as lines of text; for multi-line text, only the added and removed lines."""
     before, after = change.before, change.after
     if isinstance(before, str) and isinstance(after, str) and "\n" in before + after:
         lines = [

@@ -1,4 +1,4 @@
-"""Parses a site file as plain YAML and validates it against the schema, with line numbers of errors."""
+"""Parses a site file as plain YAML and validates it against the schema. Errors have line numbers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MAX_DEPTH = 20
 MAX_MISTAKES = 20
 Path = tuple[Any, ...]
 SWITCHES = frozenset({("pools", "rebalancing")})
-"""Section and field of values that may be `off`, which YAML reads as a boolean if unquoted."""
+"""Sections and fields whose value may be `off`, which YAML reads as a boolean if unquoted."""
 
 
 class Lines(dict[Path, int]):
-    """The line of each value, from 1."""
+    """The line number of each value, from 1."""
 
     def line_of(self, path: Sequence[Any]) -> int:
         """Return the line of the value, or of its nearest parent."""
@@ -41,7 +41,7 @@ def read(text: str) -> tuple[dict[str, Any], Lines]:
     if not storable(text):
         raise _invalid_file([Reason(SiteCode.FILE_SIGN)])
     try:
-        # Without anchors a document cannot be larger than its text.
+        # Without anchors, a document cannot be larger than its text.
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             if getattr(event, "anchor", None):
                 raise _error_at(event.start_mark.line if event.start_mark else 0, SiteCode.FILE_ANCHOR)

@@ -1,4 +1,4 @@
-"""The JSON Schema of a site file, made from the models' fields and written to docs/site.schema.json."""
+"""Generates the JSON Schema of site files from the models' fields, for docs/site.schema.json."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from portal.workspaces.models import Workspace
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """How a workspace enters the queue: `without_gpus` means with its accelerators released."""
+    """The decision to admit a workspace. With `without_gpus`, its accelerators are released first."""
 
     without_gpus: bool = False
 
@@ -22,7 +22,7 @@ class AdmissionPolicy(Protocol):
     def admit(
         self, workspace: Workspace, *, unapproved: bool = False, gpus_optional: bool = False
     ) -> Admission:
-        """Return how the workspace, which is locked or not yet saved, enters the queue. Changes nothing.
+        """Return how a workspace enters the queue. The caller has locked it or not saved it yet. Read-only.
 
         With `unapproved`, a request that needs an approval is admitted and waits for the approval. With
         `gpus_optional`, a request that would wait for its accelerators, but can start at once without them,

@@ -25,7 +25,7 @@ Report = Callable[[HttpRequest, UUID, int, dict[str, Any]], HttpResponse]
 
 
 def report_view(handle: Report) -> Callable[[HttpRequest], HttpResponse]:
-    """Wrap `handle` with checks of token and body. 410 means that the agent's start has ended."""
+    """Wrap `handle` to check the token and the body first. Status 410: the agent's start has ended."""
 
     @login_not_required
     @csrf_exempt

@@ -1,6 +1,6 @@
-"""Checks that an answer comes from the node that was asked; others are refused and operators notified.
+"""Checks that answers come from the node that got the command. Operators are notified of other answers.
 
-An answer under an expired lease is late, as after a move, and is ignored.
+Answers with an outdated lease, for example after a move, are ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from provisioning.types import HomeDeleted, Result
 
 
 def is_from_command_node(result: Result) -> bool:
-    """Return whether it comes from the node that got the workspace's command."""
+    """Return whether the result comes from the node that got the workspace's command."""
     try:
         key = UUID(result.ref.workspace_id)
     except ValueError:
@@ -31,7 +31,7 @@ def is_from_command_node(result: Result) -> bool:
 
 
 def is_from_deletion_node(answer: HomeDeleted) -> bool:
-    """Return whether it comes from the node of the home to delete."""
+    """Return whether the answer comes from the node with the home to delete."""
     if not answer.lease or not answer.deletion.isdecimal():
         return False
     rows = HomeDeletion.objects.filter(pk=int(answer.deletion), lease=answer.lease)
@@ -40,7 +40,7 @@ def is_from_deletion_node(answer: HomeDeleted) -> bool:
 
 
 def is_from_move_node(answer: HomeMoved) -> bool:
-    """Return whether it comes from the node that got the command of this move."""
+    """Return whether the answer comes from the node that got the command for this move."""
     try:
         rows = HomeMove.objects.filter(pk=UUID(answer.move), lease=answer.lease)
     except ValueError:
@@ -53,7 +53,7 @@ def is_from_move_node(answer: HomeMoved) -> bool:
 
 
 def is_from_archive_node(answer: HomeArchived) -> bool:
-    """Return whether it comes from the node of this archive."""
+    """Return whether the answer comes from the node of this archive."""
     try:
         rows = HomeArchive.objects.filter(pk=UUID(answer.archive), lease=answer.lease)
     except ValueError:
@@ -67,6 +67,6 @@ def is_from_archive_node(answer: HomeArchived) -> bool:
 
 
 def is_from_listed_node(pool_slug: str, node_name: str) -> bool:
-    """Return whether it comes from the node that the listing is about, in a pool of its own."""
+    """Return whether the current message comes from this node of the pool."""
     pool = Pool.objects.filter(slug=pool_slug, deleted_at=None).first()
     return pool is not None and node_messages.is_from_pool_node(pool, [node_name])

@@ -410,7 +410,7 @@ def _tail(request: UserRequest) -> int:
 
 
 def location_of(workspace: Workspace) -> str:
-    """Return the URL path of the workspace in REST."""
+    """Return the path of the workspace's REST URL."""
     return reverse("api:workspace-detail", args=[workspace.pk])
 
 

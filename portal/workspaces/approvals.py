@@ -12,9 +12,9 @@ from portal.workspaces.transitions import lock_workspace
 
 
 def record_approval(*, actor: User, workspace_id: UUID) -> None:
-    """Record that `actor` approved what a queued workspace waits for. The queue decides when it starts.
+    """Record that `actor` approved a queued workspace. The queue decides when the workspace starts.
 
-    Does nothing for a workspace that does not wait for an approval. The caller has checked the permission.
+    Does nothing if the workspace does not wait for an approval. The caller has checked the permission.
     """
     workspace = lock_workspace(workspace_id)
     if workspace.state != State.PENDING or workspace.queue_entry.outcome != QueueOutcome.NEEDS_APPROVAL:

@@ -1,4 +1,4 @@
-"""Acts on many workspaces. Each workspace is treated as if the act were requested for it alone."""
+"""Bulk actions on workspaces. Each workspace is handled as if the request named only this one."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from portal.workspaces.models import Workspace
 from portal.workspaces.transitions import lock_workspace
 
 MAX_AT_ONCE = 100
-"""Maximum number of workspaces in one request. Stopping as many takes a few seconds."""
+"""Maximum number of workspaces in one request. Stopping that many takes a few seconds."""
 
 
 def fingerprint(workspace: Workspace) -> str:
-    """Return a version of what a person sees before an act: state, start, size and end. Not the queue's."""
+    """Return a digest of what the user saw before acting on the workspace: state, start, flavor and end."""
     parts = (workspace.state, workspace.desired_state, workspace.generation, workspace.flavor_id)
     return hashlib.sha256(repr((*parts, workspace.runs_until)).encode()).hexdigest()[:16]
 
@@ -34,11 +34,10 @@ def act_on_each(
     act: Callable[[UUID], object],
     seen: Mapping[UUID, str] | None = None,
 ) -> dict[UUID, PortalError | None]:
-    """Call `act` for each workspace in its own transaction. Returns why it was refused, or None, by id.
+    """Call `act` for each workspace in its own transaction. Returns the error, or `None`, by id.
 
-    Locks are held for one workspace at a time. `seen` has the fingerprints that the actor decided by: a
-    workspace that has changed since is left alone. Workspaces that the actor may not see are refused as not
-    found.
+    Locks are held for one workspace at a time. `seen` has the fingerprints that the actor saw; `act` is not
+    called for workspaces that have changed since. Workspaces that the actor may not see get a `NotFound`.
     """
     results: dict[UUID, PortalError | None] = {}
     for workspace_id in dict.fromkeys(workspaces):
@@ -52,7 +51,7 @@ def act_on_each(
         except PortalError as error:
             results[workspace_id] = error
         except DatabaseError as error:
-            # The others are tried, and the user learns which are done.
+            # Try the other workspaces, and report which ones succeeded.
             unavailable = storage.unavailable_error(error)
             if unavailable is None:
                 raise
@@ -61,7 +60,7 @@ def act_on_each(
 
 
 def visible(actor: User, workspaces: Iterable[UUID], *, lock: bool = False) -> dict[UUID, Workspace]:
-    """Return the workspaces that the actor may see, by id, in one query. `lock` locks them in order."""
+    """Return the workspaces that the actor may see, by id, in one query. `lock` locks them in key order."""
     rows = selectors.workspaces_for(actor).filter(pk__in=list(workspaces))
     if lock:
         rows = rows.order_by("pk").select_for_update(of=("self",))

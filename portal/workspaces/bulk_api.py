@@ -1,4 +1,4 @@
-"""REST API of acts on many workspaces (`bulk`)."""
+"""REST API of bulk actions on workspaces (`bulk`)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class BulkSerializer(serializers.Serializer[Any]):
 
 
 class ManyExtendSerializer(WorkspacesSerializer, ExtendSerializer):
-    """The workspaces to extend, and by how much."""
+    """The workspaces to extend, and the number of hours."""
 
     examples = {**WorkspacesSerializer.examples, **ExtendSerializer.examples}
 
@@ -97,7 +97,7 @@ class BulkView(ApiView):
     def answer(
         self, request: UserRequest, results: Mapping[UUID, PortalError | None], **headers: str
     ) -> Response:
-        """Return the result of each workspace: its current state, or its problem."""
+        """Return the result for each workspace: its current state, or the error."""
         done = [key for key, error in results.items() if error is None]
         visible = selectors.rows_for(request.user).filter(pk__in=done)
         shown = {row.pk: row for row in rows.read(list(visible.values_list("pk", flat=True)))}

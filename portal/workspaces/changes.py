@@ -26,9 +26,9 @@ from portal.workspaces.services import NAME_UNIQUE
 from portal.workspaces.transitions import lock_workspace
 
 CHANGEABLE = frozenset({State.PENDING, State.PROVISIONING, State.RUNNING, State.STOPPED, State.FAILED})
-"""The other states are transitions to one of these, or to the end."""
+"""Workspaces in other states are on their way to one of these states, or have ended."""
 RENAMEABLE = CHANGEABLE - {State.PROVISIONING, State.RUNNING}
-"""A running workspace has its name on its node, in the specification of its start."""
+"""The node of a running workspace already knows its name from the start specification."""
 
 
 @transaction.atomic
@@ -68,7 +68,7 @@ def change(
         setattr(workspace, field, value)
     _save(workspace, sorted(changes))
     if changes.keys() - {"name"}:
-        # These affect its rank in the queue, and estimates of when it ends.
+        # The new values affect its rank in the queue and its estimated end.
         emit(RequestChanged(workspace))
     events.record(
         actor=actor,
@@ -81,7 +81,7 @@ def change(
 
 
 def _within_life(workspace: Workspace, expected_s: int | None) -> int | None:
-    """Return the expected time, at most the lifetime of the workspace."""
+    """Return the expected time, limited to the lifetime of the workspace."""
     if expected_s is None or workspace.lifetime_s is None:
         return expected_s
     return min(expected_s, workspace.lifetime_s)

@@ -1,6 +1,6 @@
-"""Reports about repositories that a workspace clones, from its agent, for its page and REST.
+"""An agent's reports about the repositories that its workspace clones, for pages and REST.
 
-They are stored in `WorkspaceStatus.checkouts`, by kind, for the current start.
+The reports of the current start are stored in `WorkspaceStatus.checkouts`, by kind.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ FAILURES = {
 
 @transaction.atomic
 def report(*, workspace_id: UUID, generation: int, checkout: CheckoutReport) -> None:
-    """Store a step of a clone. Steps after the final one are ignored. Raises `Revoked`."""
+    """Store one step of a clone. Steps after the final one are ignored. Raises `Revoked`."""
     try:
         workspace = lock_workspace(workspace_id)
     except NotFound:
@@ -106,10 +106,10 @@ def report(*, workspace_id: UUID, generation: int, checkout: CheckoutReport) -> 
     if checkout.state not in ENDS:
         transaction.on_commit(partial(live.publish, workspace.pk, workspace.owner_id, "workspace.cloning"))
         return
-    failed = checkout.state == "failed"
+    has_failed = checkout.state == "failed"
     events.record(
         actor=SYSTEM,
-        kind=AuditKind.WORKSPACE_NOT_CLONED if failed else AuditKind.WORKSPACE_CLONED,
+        kind=AuditKind.WORKSPACE_NOT_CLONED if has_failed else AuditKind.WORKSPACE_CLONED,
         workspace=workspace,
         message=_message(checkout, url),
         cause=entry["reason"] or None,
@@ -163,14 +163,14 @@ class CheckoutRow:
 
     @property
     def label(self) -> str:
-        """The name of its kind."""
+        """The display name of the kind."""
         return _("Dotfiles") if self.kind == CheckoutKind.DOTFILES else _("Git repository")
 
 
 def rows_of(
     git: Mapping[str, Any], checkouts: Mapping[str, Any], *, ended: bool = False
 ) -> list[CheckoutRow]:
-    """Return the repositories for this `git` and these reports, the workspace's own one first."""
+    """Return the repositories of `git` with their reports, starting with the one that the user requested."""
     rows = []
     for kind in CheckoutKind:
         entry = checkouts.get(kind.value) or {}
@@ -228,6 +228,6 @@ def _progress_text(state: str, folder: str, entry: Mapping[str, Any]) -> str:
 
 
 def note_of(workspace: Workspace) -> list[CheckoutRow]:
-    """Return the repositories for the page of a workspace."""
+    """Return the repositories for the workspace's page."""
     ended = workspace.state in (State.TERMINATED, State.FAILED)
     return rows_of(workspace.git, workspace.status.checkouts, ended=ended)

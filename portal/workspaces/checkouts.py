@@ -32,7 +32,7 @@ from provisioning.types import CheckoutKind, CheckoutSpec
 log = logging.getLogger(__name__)
 BY_USER, BY_TEMPLATE = "user", "template"
 DEFAULT_USER = "oauth2"
-"""User name beside a token without one; the common servers accept any."""
+"""Username for a token without one; common Git servers accept any."""
 _KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----)(.*)", re.DOTALL)
 
 
@@ -44,8 +44,8 @@ def requested_repository(
 ) -> dict[str, Any]:
     """Return the repository of a new workspace: from the request, else from its template; empty for none.
 
-    Raises `InvalidInput` for invalid values, an unknown secret, or if no node has git. Errors in a template's
-    repository do not fail the request; they are reported when it cannot be cloned.
+    Raises `InvalidInput` for invalid values, an unknown secret, or if no node has git. A wrong template
+    repository does not fail the request; the failed clone is reported later.
     """
     if git is None:
         if not template.git_url:
@@ -74,7 +74,7 @@ def requested_repository(
 
 @dataclass(frozen=True, slots=True)
 class RequestedCheckout:
-    """A repository of a start. `secret` is the name of its credential, looked up in `sources`."""
+    """A repository to clone at start. `secret` names its credential, which is looked up in `sources`."""
 
     kind: CheckoutKind
     url: str
@@ -84,7 +84,7 @@ class RequestedCheckout:
 
 
 def repositories_to_clone(workspace: Workspace) -> list[RequestedCheckout]:
-    """Return what a start clones now: the repository, and the dotfiles of its owner or its template.
+    """Return the repositories that a start clones: the workspace's, and its owner's or template's dotfiles.
 
     A template's repository is opened only by secrets of the template or the team. A maintainer of a template
     must not be able to send a user's token to a server of their choice.
@@ -118,7 +118,7 @@ def repositories_to_clone(workspace: Workspace) -> list[RequestedCheckout]:
 
 
 def specs_of(workspace: Workspace) -> tuple[CheckoutSpec, ...]:
-    """Return `repositories_to_clone` as specifications for the node."""
+    """Return the `repositories_to_clone` as node specifications."""
     return tuple(
         CheckoutSpec(
             kind=checkout.kind,
@@ -158,7 +158,7 @@ def credentials(
     now: datetime,
     fetched: effective.Fetched,
 ) -> list[dict[str, str]]:
-    """Return the credentials of repositories for the agent, or a `problem` if there is none."""
+    """Return the repositories' credentials for the agent; a missing one has a `problem` instead."""
     results = []
     for checkout, secret in rows:
         try:

@@ -100,7 +100,7 @@ class GitCode(StrEnum):
 
 
 class ShareCode(StrEnum):
-    """Use of a GPU share by a workspace, as reported by its node's guard."""
+    """Results of the node guard that watches how workspaces use their GPU shares."""
 
     OVER = "gpu_share_over"
     ASKED = "gpu_share_process_asked"
@@ -110,7 +110,7 @@ class ShareCode(StrEnum):
 
 
 class MemoryCode(StrEnum):
-    """Programs of a workspace that the system ended for lack of memory."""
+    """Reports about programs that the system killed because memory was full."""
 
     LIMIT = "memory_limit_reached"
     MACHINE = "node_memory_exhausted"

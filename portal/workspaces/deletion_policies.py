@@ -32,7 +32,7 @@ class KeepEntriesInUse(EntryDeletionPolicy):
 
 
 class KeepAccountsWithWorkspaces(AccountDeletionPolicy):
-    """Keeps accounts with workspaces, unless these are deleted with the account."""
+    """Keeps accounts with workspaces, unless the workspaces are deleted with the account."""
 
     def require_deletable(self, user: User, *, delete_workspaces: bool) -> None:
         if delete_workspaces:

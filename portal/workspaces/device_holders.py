@@ -1,4 +1,4 @@
-"""Implements the port of the inventory that reads the holders of devices."""
+"""Implements the inventory's port that finds the workspaces on devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from portal.workspaces.policies import visible_to
 
 
 class HoldersByAllocation(DeviceHolders):
-    """Reads the holders of devices from active allocations."""
+    """Finds the workspaces on devices from active allocations."""
 
     def of_devices(self, actor: User, devices: Collection[UUID]) -> Mapping[UUID, Sequence[DeviceHolder]]:
         holder = visible_to(actor, Workspace.objects.filter(pk=OuterRef("allocation__workspace")))
@@ -30,7 +30,7 @@ class HoldersByAllocation(DeviceHolders):
 def workspaces_of_devices(devices: Collection[UUID]) -> dict[UUID, tuple[Workspace, ...]]:
     """Return the workspaces with active allocations of these devices, with owner and team, oldest first.
 
-    For readers who see all workspaces. One query.
+    Does not check permissions. Uses one query.
     """
     holders: dict[UUID, list[Workspace]] = defaultdict(list)
     for item in _active(devices).select_related("allocation__workspace__team"):

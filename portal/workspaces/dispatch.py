@@ -42,7 +42,7 @@ from provisioning.types import (
 log = logging.getLogger(__name__)
 DEACTIVATED_GRACE_S = 1.5
 COMPLETE_EVERY = timedelta(seconds=60)
-"""Longest time between two complete lists of an engine's pool, which also show what has disappeared."""
+"""Longest time between two complete lists of an engine's pool, which also show missing workspaces."""
 
 
 def ref_of(workspace: Workspace) -> WorkspaceRef:
@@ -52,9 +52,9 @@ def ref_of(workspace: Workspace) -> WorkspaceRef:
 def spec_of(workspace: Workspace, *, may_have_secrets: bool = True) -> WorkspaceSpec:
     """Return the full specification of the workspace's current generation.
 
-    Saves a query where the caller knows that there is no secret for it (`may_have_secrets`).
+    If the caller knows that the workspace has no secrets, `may_have_secrets=False` saves a query.
     """
-    # As of the placement, because the same command may have to be sent again.
+    # Use the template as of the placement, so that a repeated command is identical.
     template = template_at(workspace.template, workspace.placed_at)
     cloned = checkouts.specs_of(workspace)
     return WorkspaceSpec(
@@ -100,13 +100,13 @@ def digest_of(workspace: Workspace) -> str:
 
 
 def environment_name_of(workspace: Workspace) -> str:
-    """Return the name under which user packages are kept, so that they persist across versions."""
+    """Return the environment name under which user packages are stored. All versions share it."""
     return _slug_of(workspace.environment_version_id) if workspace.environment_version_id else ""
 
 
 @lru_cache(maxsize=1024)
 def _slug_of(version_id: uuid.UUID) -> str:
-    """Return the slug of a version's environment. It never changes, and a batch of starts needs it often."""
+    """Return the slug of a version's environment. Cached, because slugs never change."""
     return EnvironmentVersion.objects.values_list("environment__slug", flat=True).get(pk=version_id)
 
 
@@ -144,8 +144,8 @@ def placement_of(allocations: list[Allocation]) -> Placement:
 def send(workspace: Workspace, op: Op, *, allocations: list[Allocation] | None = None) -> None:
     """Take the lease for one command, and send it after the transaction commits.
 
-    The caller holds the row lock, and may pass the active allocations. If sending fails, or the command or
-    its answer is lost, the lease expires and the sweep sends the command again.
+    The caller holds the row lock, and may pass the active allocations. If the command or its answer is lost,
+    the lease expires and the sweep sends the command again.
     """
     if allocations is None:
         allocations = allocations_of(workspace)
@@ -157,7 +157,7 @@ def send(workspace: Workspace, op: Op, *, allocations: list[Allocation] | None =
 
 
 def new_lease(now: datetime) -> dict[str, Any]:
-    """Return lease columns for a command, for one workspace or several.
+    """Return the lease columns for a command to one or several workspaces.
 
     Leases are only compared with the workspace named in the answer, so several workspaces can share one.
     """
@@ -192,7 +192,7 @@ def send_leased(
 def _grace_s(workspace: Workspace) -> float | None:
     """Return the grace period of a stop in seconds; None for the driver's default.
 
-    It is short for a deactivated user, whose connections an app could otherwise keep open.
+    The period is short for deactivated users, because an app could keep their connections open.
     """
     return None if workspace.owner.is_active else DEACTIVATED_GRACE_S
 
@@ -204,10 +204,9 @@ def _pool_of(workspace: Workspace) -> Pool:
 
 
 def first_node(workspace: Workspace, allocations: list[Allocation]) -> str:
-    """Return the node that gets commands: the current or last one, or any node if it was never placed.
+    """Return the node that gets the commands: the current or last one, or else the pool's first node.
 
-    If that machine is gone, another node of the pool is asked, which finds nothing. Empty if the pool has no
-    node.
+    If the last machine is gone, the other node will find nothing. Empty if the pool has no node.
     """
     if allocations:
         return allocations[0].node.name
@@ -281,7 +280,7 @@ def request_owned(pool: Pool, node_name: str) -> None:
 
 
 def read_logs(workspace: Workspace, *, tail_lines: int) -> str:
-    """Return the log from the node, waiting a few seconds for its answer. Raises `Unavailable`."""
+    """Return the log from the node. Waits up to a few seconds for the answer. Raises `Unavailable`."""
     pool = workspace.pool
     if pool is None:
         return workspace.status.log_tail
@@ -302,7 +301,7 @@ def read_logs(workspace: Workspace, *, tail_lines: int) -> str:
 
 
 def read_log_after(workspace: Workspace, *, after: int | None, tail_lines: int, complete: bool) -> LogPiece:
-    """Return what was added to the log of this start; see `Driver.read_log`. Raises `Unavailable`."""
+    """Return new output in the log of this start; see `Driver.read_log`. Raises `Unavailable`."""
     pool = workspace.pool
     assert pool is not None
     body = node_rpc.call(
@@ -332,5 +331,5 @@ def hint(workspace_id: uuid.UUID) -> None:
 
 
 def hint_later(workspace_id: uuid.UUID, seconds: float) -> None:
-    """Like `hint`, after a delay. If the hint is lost, the row's `next_reconcile_at` has the time."""
+    """Like `hint`, after a delay. If the hint is lost, the sweep acts at `next_reconcile_at`."""
     node_commands.send("control.reconcile", "control", countdown=seconds, workspace_id=str(workspace_id))

@@ -1,4 +1,4 @@
-"""Events of workspaces for rooms above them. Each workspace is locked by the emitter, or new."""
+"""Workspace events for other apps. The emitter holds the lock on each workspace, or has just created it."""
 
 from __future__ import annotations
 
@@ -58,21 +58,21 @@ class WorkspaceExtended(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class EndpointChanged(DomainEvent):
-    """The endpoint of its app has changed."""
+    """The endpoint of a workspace's app has changed."""
 
     workspace: Workspace
 
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceReady(DomainEvent):
-    """Its app answers: the owner can work from now on."""
+    """The app of a workspace answers, so its owner can work."""
 
     workspace: Workspace
 
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceFailed(DomainEvent):
-    """It failed to start, or ended unexpectedly; `reason` says why."""
+    """A workspace failed to start or ended unexpectedly. `reason` explains why."""
 
     workspace: Workspace
     termination: TerminationReason
@@ -81,35 +81,35 @@ class WorkspaceFailed(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceWaits(DomainEvent):
-    """A workspace is queued, still or again."""
+    """A workspace is still queued, or was queued again."""
 
     workspace: Workspace
 
 
 @dataclass(frozen=True, slots=True)
 class PreflightDue(DomainEvent):
-    """A workspace that waits for checks of its devices is due."""
+    """It is time to reconcile a workspace that waits for GPU checks."""
 
     workspace: Workspace
 
 
 @dataclass(frozen=True, slots=True)
 class HomeMoveDue(DomainEvent):
-    """A workspace that waits for its home is due."""
+    """It is time to reconcile a workspace that waits for its home."""
 
     workspace: Workspace
 
 
 @dataclass(frozen=True, slots=True)
 class HomeMoveEnded(DomainEvent):
-    """The move of a home that a start waits for has ended. The workspace is not locked."""
+    """A home move that a workspace waits for has ended. The workspace is not locked."""
 
     workspace: UUID
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptionDue(DomainEvent):
-    """The time of a workspace's preemption has come."""
+    """It is time to preempt a workspace."""
 
     workspace: Workspace
 
@@ -133,14 +133,14 @@ class HomesMeasured(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class HomesChanged(DomainEvent):
-    """Nodes keep other homes than before, or the average use of the owners has changed."""
+    """Homes have moved between nodes, or their owners' average use has changed."""
 
     nodes: tuple[UUID, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownWorkspacesReported(DomainEvent):
-    """A node reported workspaces that are unknown here, by external names. They are being ended."""
+    """A node reported external names of workspaces that the portal does not know. They are being ended."""
 
     pool: Pool
     node: str

@@ -1,7 +1,7 @@
 """GPU efficiency of a workspace since its start, with one hint, from measured samples only.
 
-Covers at most the last 7 days, and whole devices only: samples of a share include its neighbours, and MIG
-instances report no utilisation. Without enough samples there is no result.
+Covers up to 7 days, and whole devices only: samples of a shared GPU include other workspaces, and MIG
+instances report no utilisation. Returns no figures if there are too few samples.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
 HOUR_S = 3600
 SPAN = timedelta(days=7)
 MIN_MEASURED_S = 3 * HOUR_S
-"""Required seconds per device for a result."""
+"""Seconds that must be measured per device before figures are shown."""
 MIN_MEASURED = 0.8
-"""Required share of measured time for a hint."""
+"""Share of the time that must be measured before a hint is shown."""
 UNUSED = 0.01
-"""A device used less than this is unused; occasional short use does not count."""
+"""A device used for a smaller share of the time counts as unused."""
 IN_USE = 0.05
 LITTLE = 0.2
-"""Threshold for memory and for time."""
+"""Threshold for memory and time."""
 HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """What a device did while the workspace had it.
+    """The use of one device while the workspace held it.
 
     `measured_s` are the seconds with a utilisation sample, `used_s` the sum of utilisation over them.
     `memory_max_mib` is the peak memory use (`None` if not measured), `memory_mib` the size (0 if unknown).
@@ -112,7 +112,7 @@ def _memory_share(devices: Sequence[DeviceUse]) -> float | None:
 
 
 def efficiency_of(workspace: Workspace, *, now: datetime | None = None) -> Efficiency | None:
-    """Return the efficiency, or `None` if it is not running, has no whole device, or is simulated.
+    """Return the efficiency, or `None` if the workspace is not running, has no whole device, or is simulated.
 
     Uses two queries.
     """

@@ -1,4 +1,4 @@
-"""Network egress of a workspace by its pool, team and template, for its node and as text."""
+"""Egress limits of a workspace from its pool, team and template, for the node and as text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BY_DEFAULT = EgressLimit(Egress.OPEN.value)
 
 
 def limits_of(template: Template, team: Team) -> tuple[EgressLimit, ...]:
-    """Return the limits that template and team add to those of pool and node."""
+    """Return the egress limits of the template and the team."""
     return tuple(
         EgressLimit(scope.egress, _allow(scope.egress_allow) if scope.egress == Egress.LIST else "")
         for scope in (template, team)
@@ -36,7 +36,7 @@ def _allow(text: str) -> str:
 
 
 def limits_at_start(workspace: Workspace) -> tuple[EgressLimit, ...]:
-    """Return the limits of the current start: those of template and team at its placement."""
+    """Return the template's and team's limits as they were when the workspace was placed."""
     placed = workspace.placed_at
     return limits_of(
         catalog.template_at(workspace.template, placed), team_egress.with_policy_at(workspace.team, placed)
@@ -44,9 +44,9 @@ def limits_at_start(workspace: Workspace) -> tuple[EgressLimit, ...]:
 
 
 def egress_texts(workspace: Workspace) -> tuple[str, str]:
-    """Return what the current start may reach, and what the next one may if that differs, as text or empty.
+    """Return the egress of the current start as text, and that of the next start if it differs, else empty.
 
-    The second is `_("What its pool allows")` if no limits will remain.
+    The second text is `_("As the pool allows")` if no limits will remain.
     """
     now = egress_sentence(limits_at_start(workspace), workspace.pool)
     planned = egress_sentence(limits_of(workspace.template, workspace.team), workspace.pool)
@@ -58,12 +58,13 @@ def egress_texts(workspace: Workspace) -> tuple[str, str]:
 def blocked_by(workspace: Workspace, url: str, address: str) -> dict[str, str]:
     """Return the setting that blocks a Git server, as parameters of `GitCode.NOT_CLONED_EGRESS`.
 
-    `rule` is template, team, pool or node, `name` its name, `address` the blocked address if known.
+    `rule` is template, team, pool or node; `name` is the name of that object; `address` is the blocked
+    address, if known.
     """
     git_url = git_urls.parsed(url)
     try:
         address = str(ipaddress.ip_address(address)) if address else ""
-    except ValueError:  # programs of the workspace can send reports too
+    except ValueError:  # any program in the workspace can send reports
         address = ""
     params = {"rule": "node", "name": "", "address": address}
     if isinstance(git_url, git_urls.UrlProblem):
@@ -101,7 +102,7 @@ def allows(policy: EgressPolicy, host: str, port: int, address: str) -> bool:
 
 
 def egress_sentence(limits: tuple[EgressLimit, ...], pool: Pool | None) -> str:
-    """Return a sentence; an empty string if the pool is unknown, or its driver enforces no limits."""
+    """Return the limits as text; empty if the pool is unknown or its driver enforces no limits."""
     if pool is None or not pool.traits.limits_egress:
         return ""
     own = str(pool.config.get("egress") or ""), str(pool.config.get("egress_allow") or "")
@@ -117,12 +118,12 @@ def egress_sentence(limits: tuple[EgressLimit, ...], pool: Pool | None) -> str:
 
 
 def limits_sentence(limits: Sequence[EgressLimit]) -> str:
-    """Return what all limits together allow as a sentence; empty if they close nothing."""
+    """Return the combined limits as text; empty if they block nothing."""
     return _policy_text(_tightest_of(limits, _BY_DEFAULT))
 
 
 def _tightest_of(limits: Sequence[EgressLimit], base: EgressLimit) -> EgressPolicy | None:
-    """Return the policy of all limits together with that of the pool; None if one is invalid."""
+    """Return the strictest combination of `base` and `limits`, or `None` if one is invalid."""
     try:
         policies = [policy_of(limit.egress, limit.allow) for limit in (base, *limits)]
     except InvalidSpec:
@@ -131,7 +132,7 @@ def _tightest_of(limits: Sequence[EgressLimit], base: EgressLimit) -> EgressPoli
 
 
 def _policy_text(policy: EgressPolicy | None) -> str:
-    """Return what a policy allows as a sentence; empty if it closes nothing, or is unknown."""
+    """Return the policy as text; empty if it is `None` or blocks nothing."""
     match policy.egress if policy is not None else None:
         case Egress.NONE:
             return _("No network access")

@@ -1,4 +1,4 @@
-"""Automatic ends of running workspaces. Only this module changes them after a workspace is ready."""
+"""Scheduled ends of running workspaces. Once a workspace is ready, only this module changes its end."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from portal.workspaces.models import Workspace
 
 
 def move_end(workspace: Workspace, ends_at: datetime) -> None:
-    """Set the end of a locked workspace to `ends_at`, and invalidate a pending stop for its old end.
+    """Set the end of a locked workspace, and invalidate the stop that is scheduled for its old end.
 
-    The end is also the new expected time, which estimates use.
+    Also updates the expected time, which estimates use.
     """
     began = workspace.placed_at or workspace.requested_at
     workspace.ends_at = ends_at

@@ -28,7 +28,7 @@ from portal.workspaces.serializers import EventSerializer
 
 
 def _stream(request: UserRequest, workspace_id: UUID) -> HttpResponse | StreamingHttpResponse:
-    """Stream the events after `Last-Event-ID`, then each new one as it happens."""
+    """Stream the events after `Last-Event-ID`, then new events as they happen."""
     user = request.user
     workspace = selectors.workspace_by_id(user, workspace_id)
     after = stream.last_event_id(request.headers.get("Last-Event-ID", ""))

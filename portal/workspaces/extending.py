@@ -1,4 +1,4 @@
-"""Extending workspaces, and the limits for it."""
+"""Extends workspaces within their limits."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Extension:
 
 
 def max_lifetime_s(workspace: Workspace) -> int | None:
-    """Return the maximum lifetime in seconds by template, flavor, site and policies, or `None`."""
+    """Return the maximum lifetime in seconds by template, flavor, site and policies; `None` for no limit."""
     lives = (terms_of(workspace.template, workspace.flavor).max_s, extension_policy().longest_s(workspace))
     return min((life for life in lives if life is not None), default=None)
 
@@ -58,7 +58,7 @@ def longest_end(workspace: Workspace) -> datetime | None:
 
 
 def remaining_extension_s(workspace: Workspace) -> int:
-    """Return by how many seconds its end can move; 0 without an end, if not running, or at its limit."""
+    """Return the seconds left for extensions; 0 without an end, if not running, or at the limit."""
     ends_at = workspace.runs_until
     if ends_at is None:
         return 0
@@ -69,7 +69,7 @@ def remaining_extension_s(workspace: Workspace) -> int:
 
 
 def extension_step_s(workspace: Workspace) -> int:
-    """Return how many seconds one click adds; 0 if it cannot be extended."""
+    """Return the seconds that one click adds; 0 if the workspace cannot be extended."""
     return min(OFFERED_S, remaining_extension_s(workspace))
 
 
@@ -77,8 +77,8 @@ def extend(*, actor: User, workspace_id: UUID, seconds: int, idempotency_key: st
     """Move the end of a running workspace by `seconds`, and cancel an announced stop.
 
     Raises `InvalidInput` (too little, too much), `NotAllowed`, `NotFound` and `StateConflict`: not running,
-    no end, maximum lifetime reached, GPU-hours of the team spent, or the idempotency key was used with
-    another request.
+    no end, maximum lifetime reached, team GPU-hours spent, or idempotency key already used with another
+    request.
     """
     with transaction.atomic():
         workspace = lock_workspace(workspace_id)
@@ -95,7 +95,7 @@ def extend(*, actor: User, workspace_id: UUID, seconds: int, idempotency_key: st
 
 
 def require_extendable(workspace: Workspace, seconds: int) -> None:
-    """Raise what `extend` raises if a workspace that the actor operates cannot run `seconds` longer."""
+    """Raise the errors of `extend` if the workspace cannot run `seconds` longer. Ignores permissions."""
     name = {"name": workspace.name}
     if workspace.state != State.RUNNING:
         raise StateConflict(Reason(ExtensionCode.NOT_RUNNING_NOW, name), state=workspace.state)

@@ -1,4 +1,4 @@
-"""Port to the policies that end workspaces: limits of extensions."""
+"""Port to the policies that limit how far workspaces can be extended."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class ExtensionPolicy(Protocol):
     """Decides how far people may extend workspaces."""
 
     def longest_s(self, workspace: Workspace) -> int | None:
-        """Return the maximum total lifetime of the workspace in seconds by policy, or `None` for no limit."""
+        """Return the policies' maximum total lifetime in seconds, or `None` for no limit."""
 
     def require_extendable(self, workspace: Workspace, until: datetime) -> None:
-        """Check that a running workspace, which is locked, may run until then. Changes nothing.
+        """Check that a running, locked workspace may run until then. Changes nothing.
 
-        Raises `StateConflict` if the GPU-hours of its team are spent, or that time is reserved.
+        Raises `StateConflict` if its team's GPU-hours are spent, or the capacity is reserved by then.
         """
 
 

@@ -1,4 +1,4 @@
-"""Filters of lists of workspaces, shared by REST, the page and its export."""
+"""Filters for workspace lists, shared by REST, the page and its export."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import WorkspaceQuerySet
 
 MAX_TEXT = 100
-"""Maximum length of a text to search for."""
+"""Maximum length of a search text."""
 
 
 class WorkspaceFilter(filters.FilterSet):
-    """Filters the workspaces that the actor may see. Without a state: all that are not deleted."""
+    """Filters the workspaces that the actor may see. Excludes deleted ones unless a state is selected."""
 
     state = filters.MultipleChoiceFilter(
         choices=State.choices, label="Only workspaces in these states. Default: all except `terminated`."

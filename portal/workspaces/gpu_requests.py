@@ -1,4 +1,4 @@
-"""The resource request of a workspace without its accelerators, and with them again."""
+"""Changes resource requests when the GPUs of a workspace are released or attached again."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from provisioning import messages
 from provisioning.types import AcceleratorRequest
 
 CHANGED = ("accelerators", "cpu_milli", "memory_mib")
-"""The resources that a release changes."""
+"""Resources that change when GPUs are released."""
 
 
 def resources_without_gpus(resources: dict[str, Any]) -> dict[str, Any]:
-    """Return the changes of `resources` for a release: no accelerators, and limited cores and memory.
+    """Return changes to `resources` that remove the accelerators and limit cores and memory.
 
-    A workspace with a GPU has much of its node; the freed GPU would be useless without cores and memory.
+    Without that limit, the freed GPU could be left without cores and memory for another workspace.
     """
     cores, memory_gib = settings.BERTH_RELEASED_CORES, settings.BERTH_RELEASED_MEMORY_GIB
     cpu_milli, memory_mib = resources["cpu_milli"], resources["memory_mib"]
@@ -29,7 +29,7 @@ def resources_without_gpus(resources: dict[str, Any]) -> dict[str, Any]:
 
 
 def resources_with_gpus(workspace: Workspace) -> dict[str, Any]:
-    """Return the resources of a workspace with its released accelerators, as JSON."""
+    """Return a workspace's resources, including its released accelerators, as JSON."""
     return {**workspace.resources, **(workspace.released_resources or {})}
 
 

@@ -1,4 +1,4 @@
-"""Pages that release and attach the GPUs of a workspace. They confirm first, as its app restarts."""
+"""Pages that release and attach a workspace's GPUs. They ask for confirmation, because the app restarts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def release(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def attach(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Show when its GPUs are free and what ends, then attach them."""
+    """Show when the GPUs will be free and ask for confirmation, then attach them."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     if request.method != "POST":
         policies.require_operate(request.user, workspace)
@@ -81,7 +81,7 @@ def attach(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 
 
 def gpu_start_forecast(workspace: Workspace) -> tuple[bool, list[str]]:
-    """Return whether it would start with its GPUs at once, and the forecast in sentences."""
+    """Return whether the workspace would start with its GPUs at once, and the forecast as sentences."""
     forecast = start_forecasts().attached(workspace)
     if forecast.starts_now:
         return True, [_("GPUs are free; the workspace starts with them at once")]

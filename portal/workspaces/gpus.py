@@ -1,8 +1,8 @@
-"""Releasing the accelerators of a workspace, and attaching them again.
+"""Releases the accelerators of a workspace, and attaches them again.
 
 No driver can add devices to a running app or remove them. A running workspace is therefore stopped and
-started again with the same files; kernels lose their variables. Its allocation ends once its absence was
-observed, and then it is queued like a start.
+started again with the same files; kernels lose their variables. Its allocation is released once nothing of it
+is left on the node; then it is queued like a new start.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from portal.workspaces.services import count_start
 from portal.workspaces.transitions import advance, lock_workspace, set_rows
 
 CHANGEABLE = frozenset({State.PENDING, State.RUNNING, State.STOPPED, State.FAILED})
-"""The other states are transitions to one of these."""
+"""Workspaces in other states are on their way to one of these states."""
 
 
 @transaction.atomic
@@ -43,8 +43,8 @@ def release(*, actor: User | SystemActor, workspace_id: UUID, cause: Reason | No
     A running workspace restarts without them, a queued one asks for less, and a stopped one starts without
     them.
 
-    Raises `NotAllowed`, `NotFound`, `StateConflict` (it has none, or is in transition), and the exceptions of
-    a start; then nothing is changed.
+    Raises `NotAllowed`, `NotFound`, `StateConflict` (no accelerators, or in transition) and the exceptions of
+    `start`; nothing is changed then.
     """
     workspace = lock_workspace(workspace_id)
     policies.require_operate(actor, workspace)
@@ -69,7 +69,8 @@ def release(*, actor: User | SystemActor, workspace_id: UUID, cause: Reason | No
 def attach(*, actor: User, workspace_id: UUID) -> Workspace:
     """Attach the released accelerators again. Idempotent.
 
-    A running workspace stops now and starts once they are free. Raises the exceptions of `release`.
+    A running workspace stops now and starts again once its accelerators are free. Raises the exceptions of
+    `release`.
     """
     workspace = lock_workspace(workspace_id)
     policies.require_operate(actor, workspace)
@@ -119,18 +120,18 @@ def change(
     now = timezone.now()
     events.record(actor=actor, kind=kind, workspace=workspace, message=message, cause=cause_json, data=data)
     if workspace.state == State.RUNNING and workspace.request == before:
-        # It already has these resources, because its GPUs are released and the rest is equal.
+        # The resources are the same as before, because the GPUs are released.
         Workspace.objects.filter(pk=workspace.pk).update(**fields)
         emit(RequestChanged(workspace))
         return
     if workspace.state in (State.RUNNING, State.PENDING):
-        # Check before anything stops, so that a refused workspace keeps what it has.
+        # Check before anything stops, so that a refused workspace keeps running.
         policies.require_active_owner(workspace.owner)
         policies.require_place(workspace)
         require_use(workspace.team, workspace.template, workspace.flavor)
         count_start(actor)
         admission_policy().admit(workspace)
-        # It is queued as a new request.
+        # Its waiting time begins again.
         fields["requested_at"] = workspace.requested_at = now
     if workspace.state == State.RUNNING:
         # The desired state is still running, so it is queued again once nothing of it is left.

@@ -29,7 +29,7 @@ def ask_for_owned() -> None:
 
 
 def apply_owned(pool_slug: str, node_name: str, owned: list[dict[str, Any]]) -> None:
-    """End orphans of a node. An answer about a deleted pool is dropped."""
+    """End a node's orphans. Ignores answers about deleted pools."""
     pool = Pool.objects.filter(slug=pool_slug, deleted_at=None).first()
     if pool is None:
         return
@@ -40,9 +40,11 @@ def apply_owned(pool_slug: str, node_name: str, owned: list[dict[str, Any]]) -> 
 
 def delete_bound() -> int:
     """Delete workspaces of CI jobs whose token no longer works, and return their number."""
-    working = ApiToken.objects.valid_at(timezone.now())
-    left = Workspace.objects.live().filter(bound_to__isnull=False).exclude(desired_state=DesiredState.DELETED)
-    rows = left.exclude(bound_to__in=working.values("pk")).order_by("pk")
+    valid_tokens = ApiToken.objects.valid_at(timezone.now())
+    bound_workspaces = (
+        Workspace.objects.live().filter(bound_to__isnull=False).exclude(desired_state=DesiredState.DELETED)
+    )
+    rows = bound_workspaces.exclude(bound_to__in=valid_tokens.values("pk")).order_by("pk")
     deleted = 0
     for workspace_id in rows.values_list("pk", flat=True)[:DELETION_BATCH]:
         try:
@@ -53,7 +55,7 @@ def delete_bound() -> int:
                 ends_as=TerminationReason.JOB_ENDED,
             )
         except StateConflict:
-            # It changes at the moment. The next run tries again.
+            # Another process is changing the workspace. The next run tries again.
             continue
         deleted += 1
     return deleted

@@ -1,4 +1,4 @@
-"""The next larger size of a workspace that would start now."""
+"""Finds the next larger flavor on which a workspace would start now."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from portal.workspaces.start_forecasts import start_forecasts
 def next_larger(workspace: Workspace) -> Flavor | None:
     """Return the flavor with the least additional memory that would start now, with the same GPUs.
 
-    Capacity that the workspace holds now counts as free. Returns `None` if there is no such flavor.
+    The workspace's current capacity counts as free. Returns `None` if there is no such flavor.
     """
     current = workspace.flavor
     larger = [

@@ -94,7 +94,7 @@ FAILURES = frozenset(
     }
 )
 
-# Users may change their mind while a workspace waits or starts (docs/adr/0004).
+# Users can stop a workspace while it waits or starts (docs/adr/0004).
 TRANSITIONS: dict[tuple[State, Trigger], State] = {
     (State.PENDING, Trigger.PLACE): State.PROVISIONING,
     (State.PENDING, Trigger.CANCEL): State.TERMINATED,
@@ -139,7 +139,7 @@ NOT_PREPARED: dict[str, Any] = {
     "home_move_began_at": None,
     "home_move_ended_at": None,
 }
-"""Columns about device checks and a move of the home before a start, reset."""
+"""Reset values for the columns about GPU checks and the home move before a start."""
 JUST_REQUESTED: dict[str, Any] = {
     "pool": None,
     "approved_at": None,
@@ -151,7 +151,7 @@ JUST_REQUESTED: dict[str, Any] = {
     "ends_at": None,
     **NOT_PREPARED,
 }
-"""Columns of a workspace after a new request."""
+"""Values for the columns of a workspace after a new request."""
 NOT_QUEUED: dict[str, Any] = {
     "nominated": False,
     "reservation_seq": 0,
@@ -165,9 +165,9 @@ NOT_QUEUED: dict[str, Any] = {
     "next_flavor": {},
     "digest": "",
 }
-"""Columns of a queue entry that is no longer queued."""
+"""Values for the columns of a queue entry that is no longer queued."""
 NO_TROUBLE: dict[str, Any] = {"reason": {}}
-"""Columns of a status without a problem."""
+"""Values for the columns of a status without a problem."""
 NOTHING_SEEN: dict[str, Any] = {
     "reason": {},
     "stopped": {},
@@ -179,11 +179,11 @@ NOTHING_SEEN: dict[str, Any] = {
     "gpu_shares": {},
     "memory_kill": {},
 }
-"""Columns of a status after a new request."""
+"""Values for the columns of a status after a new request."""
 
 
 def target_of(state: str, trigger: Trigger, reason: str = "") -> State:
-    """Return the state after `trigger`. Raises `StateConflict`. GONE depends on `reason`."""
+    """Return the state after `trigger`. Raises `StateConflict`. For GONE, it depends on `reason`."""
     try:
         target = TRANSITIONS[State(state), trigger]
     except KeyError:

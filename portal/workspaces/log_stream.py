@@ -1,7 +1,7 @@
-"""Live log of a workspace: the node is read from the position of the reader.
+"""Streams a workspace's log from its node, from the reader's position on.
 
 The id of a message encodes the start (`generation`), the position in bytes, and whether the log is complete.
-A reader that resumes with it gets nothing twice.
+A reader that resumes with this id gets no line twice.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from provisioning.types import LogPiece
 
 POLL_S = 2.0
 SILENT_S = 10.0
-"""Seconds without requests to a node that did not answer."""
+"""Seconds to wait before a node that did not answer is asked again."""
 MAX_TRIES = 3
 """Attempts to read the rest of a stopped workspace's log before the stream gives up."""
 _PLACES = 10**11
-"""Larger than any log in bytes."""
+"""Larger than the size of any log in bytes."""
 OVER = frozenset({State.STOPPED, State.FAILED, State.TERMINATED})
 KEPT = frozenset({State.FAILED, State.TERMINATED})
-"""In these states the node has no log; the last lines are stored."""
+"""States in which the node has no log, and the portal has stored the last lines."""
 
 EXECUTOR = ThreadPoolExecutor(max_workers=8, thread_name_prefix="logs")
-"""Separate threads, so that unresponsive nodes do not block other streams."""
+"""Separate threads for logs, so that unresponsive nodes do not block other streams."""
 
 
 def number_of(generation: int, reached: int, *, over: bool) -> int:
@@ -98,7 +98,7 @@ def follow(
 
 
 def _has_node(workspace: Workspace) -> bool:
-    """Return whether a node may have the workspace's log. Before the first start, none has."""
+    """Return whether a node may have the workspace's log: not before the first start."""
     return workspace.pool is not None and workspace.generation > 0 and workspace.state != State.PENDING
 
 

@@ -56,9 +56,9 @@ def machine_ended(event: MachineEnded) -> None:
 
 
 def end_all(*, actor: User | SystemActor, node: Node, reason: str) -> list[Workspace]:
-    """End workspaces on the node of a removed machine without a confirmed end.
+    """End the workspaces on the node of a removed machine without confirmation from the node.
 
-    Runs in a transaction under the placement lock. Parts on other machines are ended there by command. Held
+    Runs in a transaction under the placement lock. Parts on other machines are ended by command. Allocated
     devices are cordoned until they are scrubbed, in case the machine comes back.
     """
     workspaces = workspaces_on_node(node.pool_id, node.name)
@@ -91,7 +91,7 @@ def _end(workspace: Workspace, node: Node, *, actor: User | SystemActor, reason:
     cause = Reason(WorkspaceCode.MACHINE_REMOVED, {"node": node.name})
     reconcile.release(workspace, only=Q(node=node))
     if workspace.allocations.filter(released_at=None).exists():
-        # The rest of it is on machines that answer.
+        # The rest of the workspace is on other machines.
         if workspace.state in {State.PROVISIONING, State.RUNNING}:
             reconcile.fail(workspace, TerminationReason.LOST, cause)
         return

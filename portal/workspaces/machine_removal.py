@@ -1,7 +1,7 @@
-"""Removal of a machine, with the workspaces placed there and the homes stored only there.
+"""Removes a machine, with the workspaces placed there and the homes stored only there.
 
-This is the only place that releases capacity without a confirmed absence. An operator confirms it by typing
-the name of a machine that has left or is revoked.
+This is the only place that releases capacity without a confirmed absence. The machine must have left or be
+revoked, and an operator must type its name to confirm.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ KEPT = (HomeArchiveState.READY, HomeArchiveState.RESTORING)
 
 @dataclass(frozen=True, slots=True)
 class RemovalLosses:
-    """What is lost with a machine: up to `MAX_NAMED` names of workspaces and homes, and their counts.
+    """Losses from removing a machine: up to `MAX_NAMED` names of workspaces and homes, and their counts.
 
-    `archive_count` archives on it are lost too. `archived` are homes that also have an archive on another
-    machine.
+    `archive_count` archives on the machine are lost too. `archived` are homes that also have an archive on
+    another machine.
     """
 
     machine: Machine
@@ -54,7 +54,7 @@ class RemovalLosses:
 
 
 def losses_of(actor: User, machine_id: UUID) -> RemovalLosses:
-    """Return what would be lost now. Raises `NotFound`, `NotAllowed`."""
+    """Return the losses if the machine were removed now. Raises `NotFound`, `NotAllowed`."""
     machine = machines.machine(actor, machine_id)
     workspaces = machine_losses.workspaces_on_node(machine.pool_id, machine.name)
     homes = HomePlace.objects.filter(node__pool=machine.pool_id, node__name=machine.name)
@@ -93,10 +93,10 @@ class KeepMachinesWithHomes(MachineRemovalPolicy):
 
 
 def remove(*, actor: User, machine_id: UUID, confirm: str, reason: str = "") -> None:
-    """Remove a machine that has left or is revoked, with its losses; `confirm` must be its name.
+    """Remove a machine that has left or is revoked; `confirm` must be its name.
 
-    Raises `NotFound`, `NotAllowed`, `InvalidInput` for another name, `StateConflict` if it is joined, and
-    `Unavailable` while Redis still lists it.
+    Raises `NotFound`, `NotAllowed`, `InvalidInput` for another name, `StateConflict` if the machine is
+    joined, and `Unavailable` while Redis still lists it.
     """
     require_operator(actor)
     machine = machines.machine(actor, machine_id)

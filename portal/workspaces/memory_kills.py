@@ -1,8 +1,8 @@
-"""Programs that the system ended for lack of memory in a running workspace, as its node reports them.
+"""Reports of nodes about programs that the system killed because a running workspace's memory was full.
 
-The last report of a start is kept in `WorkspaceStatus.memory_kill` for the page, REST and JupyterLab's bar.
-It is added to the timeline and sent to the owner, with the next larger size that would start now. Entries
-and notices per hour are limited, however often a program ends.
+The last report of a start is stored in `WorkspaceStatus.memory_kill` for the page, REST and JupyterLab's bar.
+The timeline shows it, and the owner is notified, with the next larger size that would start now. The number
+of timeline entries and notifications per hour is limited.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from provisioning.memory_messages import MemoryKill, MemoryKills
 log = logging.getLogger(__name__)
 NOTICE = "workspace.out_of_memory"
 OUT_OF_MEMORY = "out_of_memory"
-"""A driver's code: the app itself was ended at the limit of the workspace."""
+"""A driver's code: the app itself was killed at the workspace's memory limit."""
 MAX_PER_HOUR = 6
-"""Timeline entries and notices per hour and workspace."""
+"""Maximum number of timeline entries and notifications per hour and workspace."""
 WITHIN = timedelta(hours=1)
 SHOWN_IN_APP_FOR = timedelta(hours=1)
-"""How long the app itself shows the message. The workspace's page shows it until the next start."""
+"""Time for which the app shows the message. The workspace's page shows it until the next start."""
 MAX_NAME_LENGTH = 64
 
 
 @dataclass(frozen=True, slots=True)
 class LostProgram:
-    """The last report of this start. `count` is the number of programs ended since the start.
+    """The last report of this start. `count` is the number of programs killed since the start.
 
-    `process` is the name of the last one, empty if it is unknown. `larger` is the next larger size that would
-    have started then.
+    `process` is the name of the last program, or empty. `larger` is the next larger size that would have
+    started at that time.
     """
 
     code: MemoryCode
@@ -65,9 +65,9 @@ class LostProgram:
 
 
 def apply(report: MemoryKills) -> int:
-    """Apply a node's reports about workspaces that it runs; return how many counted.
+    """Apply a node's reports about workspaces that it runs. Returns the number of valid ones.
 
-    Never raises for the content of a report.
+    Invalid reports are ignored.
     """
     return sum(_apply_one(report, kill) for kill in report.kills)
 
@@ -127,7 +127,7 @@ def _of_workspace(workspace_id: UUID, kill: MemoryKill) -> bool:
 
 def _reason_of(workspace: Workspace, kill: MemoryKill) -> Reason:
     code = MemoryCode.MACHINE if kill.machine else MemoryCode.LIMIT
-    # The program chooses its name.
+    # Programs choose their own names, so clean up the name.
     process = "".join(
         character if character.isprintable() else "?" for character in kill.process[:MAX_NAME_LENGTH]
     ).strip()
@@ -164,7 +164,7 @@ def _suggestion(larger: str) -> str:
 
 
 def is_out_of_memory(workspace: Workspace) -> bool:
-    """Return whether the workspace failed because its own limit of memory was reached."""
+    """Return whether the workspace failed because it reached its own memory limit."""
     stored: Mapping[str, Any] = workspace.status.reason
     return bool(stored.get("params", {}).get("code") == OUT_OF_MEMORY)
 

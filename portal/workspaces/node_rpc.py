@@ -1,4 +1,4 @@
-"""Synchronous calls of a node: one task, and one sealed answer on a short-lived Redis list."""
+"""Synchronous calls to a node: one task, and one sealed answer on a short-lived Redis list."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def call(
 ) -> dict[str, Any]:
     """Return the node's answer to `task`, which gets `arguments` and a `reply_key`.
 
-    `about` is part of that key. Only answers sealed by the node count. Raises `Unavailable` if there is none
-    within `timeout_s`.
+    `about` is part of that key. Answers that the node has not sealed are ignored. Raises `Unavailable` if no
+    answer arrives within `timeout_s`.
     """
     queue = node_commands.queue_of(pool, node)
     reply_key = f"{REPLY_PREFIX}{queue}:{about}:{uuid.uuid4().hex}"

@@ -1,4 +1,4 @@
-"""Notifications of users about their workspaces."""
+"""Notifies users about their workspaces."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from portal.workspaces import memory_kills
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import WorkspaceFailed, WorkspaceReady
 from portal.workspaces.lifecycle import TerminationReason
-from portal.workspaces.troubles import error_code_of
+from portal.workspaces.problems import error_code_of
 
 FOLD = timedelta(minutes=15)
-"""Failures within this time, as of one node, are folded into one notification."""
+"""Failures within this time, for example on one node, are combined into one notification."""
 MACHINE_OUT_OF_MEMORY = "machine_out_of_memory"
-"""A driver's code: the memory of the machine was full, not the limit of the workspace reached."""
+"""A driver's code: the machine's memory was full, while the workspace was below its limit."""
 LONG_WAIT = timedelta(minutes=2)
-"""Waiting time after which the owner is notified when the workspace is ready."""
+"""If a start takes longer than this, the owner is notified when the workspace is ready."""
 
 
-def failed(event: WorkspaceFailed) -> None:
+def notify_failure(event: WorkspaceFailed) -> None:
     """Notify the owner of a workspace that failed to start or ended unexpectedly.
 
     If the machine's memory was full, operators are notified too. Lost devices and removed machines have their
@@ -57,7 +57,7 @@ def failed(event: WorkspaceFailed) -> None:
     )
 
 
-def ready(event: WorkspaceReady) -> None:
+def notify_ready(event: WorkspaceReady) -> None:
     """Notify the owner that a workspace is ready after a long wait."""
     workspace = event.workspace
     placed_at = workspace.placed_at or workspace.ready_at

@@ -1,4 +1,4 @@
-"""The request for a new workspace."""
+"""An order for a new workspace."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class WorkspaceOrder:
     - `fallbacks` are further flavors in order of preference. The workspace starts on the first that is free,
       unless an earlier one is expected to be free within `start_within_s`.
     - `name` is empty for a generated name.
-    - `lifetime_s` is the time after which the workspace stops, within the limits of template, flavor and
+    - `lifetime_s` is the time in seconds until the workspace stops, within the limits of template, flavor and
       site; `None` for their default.
     - `expected_s` is the time for which the workspace is needed, for estimates; `None` for `lifetime_s`, or
       else the flavor's default.
@@ -74,7 +74,7 @@ class WorkspaceOrder:
 
     @property
     def duration_s(self) -> int:
-        """How many seconds estimates expect the workspace to run."""
+        """The expected run time in seconds, for estimates."""
         stated = (seconds for seconds in (self.expected_s, self.lifetime_s) if seconds)
         return expected_run_time(self.template, self.flavor, min(stated, default=None))
 
@@ -100,7 +100,7 @@ class WorkspaceOrder:
         return lifetime_of(self.template, flavor, self.lifetime_s, expected_s=self.expected_s)
 
     def digest(self) -> str:
-        """Return a digest of the order, which detects reuse of an idempotency key with another order."""
+        """Return a digest that detects if an idempotency key is reused with another order."""
         return digest_of(
             self.team.slug,
             self.template.slug,
@@ -121,7 +121,7 @@ class WorkspaceOrder:
 
 
 def require_choices(flavors: Sequence[Flavor], start_within_s: int = 0) -> None:
-    """Raise `InvalidInput` if the flavors cannot be listed together, or the wait is out of range."""
+    """Raise `InvalidInput` if the list of flavors is invalid or the wait is out of range."""
     slugs = [flavor.slug for flavor in flavors]
     reason: Reason | None = None
     if duplicate := next((flavor for flavor in flavors if slugs.count(flavor.slug) > 1), None):

@@ -70,7 +70,7 @@ def _priority(**more: Any) -> serializers.IntegerField:
 
 
 class WorkspaceShapeSerializer(StrictSerializer):
-    """What decides where a workspace fits. References are slugs."""
+    """The fields that determine where a workspace fits. References are slugs."""
 
     template = serializers.CharField(max_length=81)
     flavor = serializers.CharField(
@@ -117,7 +117,7 @@ class WorkspaceShapeSerializer(StrictSerializer):
 
 
 class WorkspaceStartSerializer(WorkspaceShapeSerializer):
-    """The team that is charged, and how the workspace may start without waiting."""
+    """The team that is charged, and the options for starting without a wait."""
 
     team = serializers.CharField(required=False, max_length=40, help_text="Optional if you have one team.")
     start_without_gpu = serializers.BooleanField(
@@ -140,7 +140,7 @@ class WorkspaceStartSerializer(WorkspaceShapeSerializer):
 
 
 class WorkspaceOrderSerializer(WorkspaceShapeSerializer):
-    """A new workspace for a team that is named elsewhere. References are slugs."""
+    """A new workspace for a team named elsewhere. References are slugs."""
 
     name = serializers.CharField(
         required=False,
@@ -247,7 +247,7 @@ def start_of(request: Request) -> dict[str, Any]:
 
 
 def order_of(request: UserRequest, team: Team, body: Mapping[str, Any]) -> WorkspaceOrder:
-    """Return the order in the validated body of a `WorkspaceCreateSerializer`, bound to a job token.
+    """Return the order for the validated body of a `WorkspaceCreateSerializer`, including `bound_to`.
 
     Raises `NotFound`, `InvalidInput`, and `PermissionDenied` for a token that may not name a secret.
     """
@@ -282,8 +282,8 @@ def _bound_to(request: UserRequest, body: Mapping[str, Any]) -> UUID | None:
 def _git_of(request: Request, body: Mapping[str, Any]) -> Any:
     """Return the repository of a request, or `None`. Raises `PermissionDenied`.
 
-    The secret is sent to the server in the request. This requires a token that may open workspaces, because
-    such a token could read the secret there as well.
+    The workspace sends the secret to the repository's server. A token therefore needs the right to open
+    workspaces, where it could read the secret as well.
     """
     git = body["git"]
     if git is not None and git["secret"]:

@@ -1,7 +1,7 @@
-"""Packages that a user has installed on top of a workspace's environment.
+"""Packages that users install on top of a workspace's environment.
 
-They are stored in the user's home, by environment name and Python version. All workspaces of the user in the
-team with this environment share them. Only that user can see and change them.
+The packages are stored in the user's home, by environment name and Python version. All workspaces of the user
+in the team with this environment share them. Only that user can see and change them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PINNED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9._!+-
 
 @dataclass(frozen=True, slots=True)
 class OwnPackage:
-    """A package of the user, and the version in the environment that it overrides, if any."""
+    """A package of the user, and the environment's version that it overrides, if any."""
 
     name: str
     version: str
@@ -54,7 +54,7 @@ class OwnPackages:
 
 
 def read(*, actor: User, workspace: Workspace) -> OwnPackages:
-    """Return the user's packages, read from the node even if the workspace is stopped.
+    """Return the user's packages from the node. The workspace may be stopped.
 
     Empty before the user's first start. Raises `NotAllowed`, `StateConflict` (simulated) and `Unavailable`
     (the node does not answer or cannot read them).
@@ -79,7 +79,7 @@ def read(*, actor: User, workspace: Workspace) -> OwnPackages:
 
 
 def _parse_answer(body: dict[str, object], base: dict[str, str]) -> OwnPackages:
-    """Parse a node's answer; anything but names and versions is ignored."""
+    """Parse a node's answer. Ignores everything except names and versions."""
     lines, python = body.get("packages"), body.get("python")
     packages = []
     for line in lines[:MAX_PACKAGES] if isinstance(lines, list) else ():
@@ -96,7 +96,7 @@ def _versions_of(version: EnvironmentVersion | None) -> dict[str, str]:
 
 
 def sharing(workspace: Workspace) -> WorkspaceQuerySet:
-    """Return the owner's other workspaces with the same packages: same team, same environment."""
+    """Return the owner's other workspaces with the same packages: same team and environment."""
     others = Workspace.objects.live().filter(owner=workspace.owner_id, team=workspace.team_id)
     version = workspace.environment_version
     if version is None:
@@ -152,7 +152,7 @@ def cancel_reset(*, actor: User, workspace_id: UUID) -> Workspace:
 
 
 def reset_waits(workspace: Workspace) -> bool:
-    """Return whether the next start removes the packages and this can be cancelled."""
+    """Return whether a reset is pending and can still be cancelled."""
     return workspace.packages_reset_after is not None and not dispatch.resets_packages(workspace)
 
 
@@ -183,7 +183,7 @@ def save(
     description: str = "",
     source: str = "",
 ) -> Environment:
-    """Create an environment from the result of `read`, for a team or for all teams, and queue its build.
+    """Create an environment from the packages of `read` for a team or all teams, and queue its build.
 
     `source` replaces the generated list. Raises the exceptions of
     `portal.catalog.environments.services.create`, and `StateConflict` if nothing is installed.

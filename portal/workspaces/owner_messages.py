@@ -26,16 +26,16 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 
 MAX_TEXT = 1000
-"""Characters of a message."""
+"""Maximum length of a message in characters."""
 PER_HOUR = rate_limits.Limit(60, rate_limits.HOUR_S)
 ENDPOINT = "workspaces.message"
 MAX_NAMES = 20
-"""Workspaces named in a message."""
+"""Maximum number of workspaces named in a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Results by workspace id: why its owner got no message, or None.
+    """Results by workspace id: the error, or `None` if the owner got the message.
 
     `replayed`: an earlier request with the same idempotency key had sent it.
     """
@@ -57,7 +57,7 @@ def require_reachable(actor: User, workspace: Workspace) -> None:
 
 
 def send(*, actor: User, workspaces: Iterable[UUID], text: str, idempotency_key: str = "") -> Sent:
-    """Send the owners of these workspaces a notice each, which names the owner's workspaces.
+    """Send each owner of these workspaces one notification, which names their workspaces.
 
     Each workspace gets an entry in the audit log. Raises `InvalidInput` for an empty or long text, `TooMany`,
     and `StateConflict` if the idempotency key was used with another request.
@@ -86,7 +86,7 @@ def send(*, actor: User, workspaces: Iterable[UUID], text: str, idempotency_key:
 
 
 def _deliver(actor: User, reached: list[Workspace], text: str) -> None:
-    """Write the notices and the entries of the audit log."""
+    """Write the notifications and audit log entries."""
     if not reached:
         return
     _count(actor)

@@ -53,7 +53,7 @@ class ResetSerializer(serializers.Serializer[Any]):
 
 
 class SaveSerializer(StrictSerializer):
-    """An environment made of the user's packages."""
+    """A new environment with the user's packages."""
 
     name = serializers.CharField(max_length=80)
     slug = serializers.CharField(
@@ -155,7 +155,7 @@ class PackagesSaveView(ApiView):
         policies.require_home(request.user, workspace)
         body = body_of(request, SaveSerializer)
         team = None if body.pop("everybody") else workspace.team
-        # The node is asked before the transaction of the idempotency key, which would wait for it.
+        # Ask the node first, because the transaction of the idempotency key must not wait for the node.
         own = own_packages.read(actor=request.user, workspace=workspace)
 
         def saved() -> Response:

@@ -29,7 +29,7 @@ NAMED = 5
 
 
 class SaveForm(forms.Form):
-    """Form for an environment made of the user's packages."""
+    """Form for a new environment with the user's packages."""
 
     name = forms.CharField(
         label=gettext_lazy("Name"), max_length=80, widget=forms.TextInput(attrs={"autocomplete": "off"})
@@ -151,7 +151,7 @@ def cancel_reset(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def save(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Create an environment of the user's packages."""
+    """Create an environment from the user's packages."""
     workspace = _home_of(request, workspace_id)
     if not _may_save(request.user, workspace):
         environment_policies.require_manage(request.user, workspace.team)

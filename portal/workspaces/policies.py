@@ -18,14 +18,14 @@ from portal.workspaces.models import Workspace, WorkspaceQuerySet
 
 
 def visible_to(actor: User, workspaces: WorkspaceQuerySet) -> WorkspaceQuerySet:
-    """Return own workspaces and those of teams owned or viewed; all for operators and auditors."""
+    """Return the actor's workspaces and those of teams they own or view; all for operators and auditors."""
     if actor.sees_all:
         return workspaces
     return workspaces.filter(Q(owner=actor) | Q(team__in=teams_seen(actor)))
 
 
 def teams_seen(actor: User) -> QuerySet[Team]:
-    """Return teams whose workspaces the actor sees, as an owner or viewer."""
+    """Return the teams in which the actor sees all workspaces, as an owner or viewer."""
     return Team.objects.filter(
         memberships__in=Membership.objects.filter(user=actor, role__in=[Role.OWNER, Role.VIEWER])
     )
@@ -37,21 +37,21 @@ def may_see_others(actor: User) -> bool:
 
 
 def operated_teams(actor: User) -> set[UUID] | None:
-    """Return the teams in which the actor operates all workspaces, as an owner; `None` for all teams."""
+    """Return the teams in which the actor operates all workspaces, as their owner; `None` for all teams."""
     if actor.operates:
         return None
     return set(actor.memberships.filter(role=Role.OWNER).values_list("team_id", flat=True))
 
 
 def may_operate(actor: User | SystemActor, workspace: Workspace) -> bool:
-    """Return whether the actor may start, stop and delete it."""
+    """Return whether the actor may start, stop and delete the workspace."""
     if isinstance(actor, SystemActor) or actor.operates or workspace.owner_id == actor.pk:
         return True
     return is_owner(actor, workspace.team)
 
 
 def may_open(actor: User, workspace: Workspace) -> bool:
-    """Return whether the actor may open it: only the owner, because the app acts as the owner."""
+    """Return whether the actor may open the workspace: only the owner, because the app acts as the owner."""
     return actor.is_active and workspace.owner_id == actor.pk
 
 
@@ -61,7 +61,7 @@ def require_open(actor: User, workspace: Workspace) -> None:
 
 
 def uses_home(actor: User, workspace: Workspace) -> bool:
-    """Return whether the home of the workspace belongs to the actor. No other user may see it."""
+    """Return whether the workspace's home belongs to the actor. No other user may see the home."""
     return actor.is_active and workspace.owner_id == actor.pk
 
 
@@ -108,7 +108,7 @@ def require_open_team(team: Team) -> None:
 
 
 def require_place(workspace: Workspace) -> None:
-    """Raise `StateConflict` if the owner no longer works in the team, which would be charged."""
+    """Raise `StateConflict` if the owner no longer works in the team, which pays for the workspace."""
     require_open_team(workspace.team)
     if not may_work_in(workspace.owner, workspace.team):
         params = {"username": workspace.owner.username, "team": workspace.team.name}

@@ -1,8 +1,8 @@
-"""Observes all workspaces of an engine's pool by one call, instead of a call for each workspace.
+"""Observes all workspaces of an engine's pool with one call.
 
-Between complete lists an engine reports only changes, if its driver can. An answer counts only under the
-current lease of the pool. It does not concern workspaces with a command in flight, which has an answer of its
-own, or those launched after the request.
+Between complete lists, an engine reports only changes if its driver can. An answer without the pool's current
+lease is ignored. Answers do not apply to workspaces with a command in flight, or to those launched after the
+request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from provisioning.types import Failure, Observation, Observations, ObservedState
 
 log = logging.getLogger(__name__)
 LIMITS_CHECKED_EVERY = timedelta(seconds=15)
-"""Time between two checks of a starting workspace's time limit."""
+"""Interval between two checks of a starting workspace's time limit."""
 BATCH = 500
 OBSERVED = (State.PROVISIONING, State.RUNNING)
 _COLUMNS = ("pk", "generation", "state", "endpoint", "status__reason")
@@ -38,7 +38,7 @@ _COLUMNS = ("pk", "generation", "state", "endpoint", "status__reason")
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the portal knows of an observed workspace."""
+    """The stored state of an observed workspace."""
 
     pk: UUID
     generation: int
@@ -47,7 +47,7 @@ class _Known:
     reason: Mapping[str, Any]
 
     def is_news(self, seen: Observation) -> bool:
-        """Return whether the observation may change more than the time of the next one."""
+        """Return whether the observation may change the workspace."""
         if seen.ref.generation != self.generation:
             return True
         if seen.state is ObservedState.UNKNOWN and self.state == State.RUNNING:
@@ -59,7 +59,7 @@ class _Known:
 def apply_answer(
     pool_slug: str, lease: str, observed: dict[str, Any] | None, failure: dict[str, Any] | None
 ) -> None:
-    """Apply an answer from a worker of the engine. Answers about deleted pools are dropped."""
+    """Apply an answer from an engine's worker. Ignores answers about deleted pools."""
     pool = Pool.objects.filter(slug=pool_slug, deleted_at=None).first()
     if pool is None or not node_messages.is_from_pool_node(pool):
         return
@@ -89,7 +89,7 @@ def apply(
     if not PoolObservation.objects.filter(pool=pool, lease=lease).update(**changes):
         return False
     if observed is not None:
-        # Else the next answer has to repeat what could not be applied.
+        # If some observations could not be applied, keep the cursor, so that the next answer repeats them.
         if _apply_observations(pool, row.asked_at, observed):
             PoolObservation.objects.filter(pool=pool).update(cursor=observed.cursor)
     elif failure is not None:
@@ -98,12 +98,12 @@ def apply(
 
 
 def _rows(pool: Pool) -> QuerySet[Workspace]:
-    """Return the workspaces of the pool that are observed, without those with a command in flight."""
+    """Return the pool's workspaces to observe, except those with a command in flight."""
     return Workspace.objects.filter(pool=pool, state__in=OBSERVED, lease="", launched_at__isnull=False)
 
 
 def _apply_observations(pool: Pool, asked_at: datetime, observed: Observations) -> bool:
-    """Apply what concerns known workspaces. Returns False if it also concerns others that start."""
+    """Apply the observations of known workspaces. Returns False if some have to be repeated later."""
     listed = {seen.ref.workspace_id: seen for seen in observed.listed}
     known = [
         _Known(*values) for values in _rows(pool).filter(launched_at__lte=asked_at).values_list(*_COLUMNS)
@@ -134,11 +134,11 @@ def _apply_observations(pool: Pool, asked_at: datetime, observed: Observations) 
 
 
 def _plan_next(pool: Pool) -> None:
-    """Plan the next observation, if workspaces start, also those that were launched after the request."""
+    """Plan the next observation if workspaces start, including those launched after the request."""
     starting = _rows(pool).filter(state=State.PROVISIONING)
     now = timezone.now()
     due_at = now + timedelta(seconds=pool.traits.starting_observe_s)
-    # Their time limits need no look at each observation. A preemption has a time of its own.
+    # Check time limits less often than the engine, except for workspaces about to be preempted.
     rested = starting.filter(preemption=None).update(next_reconcile_at=now + LIMITS_CHECKED_EVERY)
     if starting.exclude(preemption=None).update(next_reconcile_at=due_at) or rested:
         PoolObservation.objects.filter(pool=pool).update(due_at=due_at)
@@ -168,7 +168,7 @@ def _apply_failure(pool: Pool, failures: int, failure: Failure) -> None:
 
 
 def _forget_reasons(keys: Sequence[UUID]) -> None:
-    """Remove the troubles of workspaces that were observed without any."""
+    """Clear the problems of workspaces that were observed without one."""
     for part in _batches(keys):
         WorkspaceStatus.objects.filter(workspace__in=part).update(reason={})
 

@@ -1,4 +1,4 @@
-"""Preconditions of acts on a workspace, shared by services and previews."""
+"""Preconditions of actions on a workspace, shared by services and previews."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ STOPS_ALREADY = frozenset({State.STOPPING, State.STOPPED})
 
 
 def require_stoppable(actor: User | SystemActor, workspace: Workspace) -> None:
-    """Raise `NotAllowed`, or `StateConflict` if the workspace neither can be stopped nor stops already."""
+    """Raise `NotAllowed`, or `StateConflict` unless the workspace can be stopped or is already stopping."""
     policies.require_operate(actor, workspace)
     if workspace.state not in STOPPABLE | STOPS_ALREADY:
         raise state_error(workspace, WorkspaceCode.NOT_STOPPABLE)
 
 
 def require_not_stopping(workspace: Workspace) -> None:
-    """Raise `StateConflict` if the workspace stops or has stopped, and would not start again by itself."""
+    """Raise `StateConflict` if the workspace is stopping or stopped, and will not be queued again."""
     if workspace.state in STOPS_ALREADY and workspace.desired_state != DesiredState.RUNNING:
         raise state_error(workspace, WorkspaceCode.STOPS_ALREADY)
 
 
 def state_error(workspace: Workspace, code: WorkspaceCode) -> StateConflict:
-    """Return the error for an act that the state of the workspace does not permit."""
+    """Return the error for an action that is not possible in the workspace's state."""
     return StateConflict(
         Reason(code, {"name": workspace.name, "state": workspace.state}), state=workspace.state
     )

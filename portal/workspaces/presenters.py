@@ -42,12 +42,12 @@ from portal.workspaces.lifecycle import (
     TerminationReason,
 )
 from portal.workspaces.models import LostHome, Workspace
+from portal.workspaces.problems import is_cut_off, problem_sentence, stored_message
 from portal.workspaces.stops import StopCause
-from portal.workspaces.troubles import is_cut_off, problem_sentence, stored_message
 from provisioning import mounts
 
 HOMELESS = frozenset({State.PENDING, State.STOPPED, State.FAILED})
-"""States in which a workspace may wait for a lost home."""
+"""States in which a workspace may have to wait because its home is lost."""
 STARTING = frozenset({State.PENDING, State.PROVISIONING})
 EVENT_TONES = {"ready": "ok", "fail": "bad", "lost": "bad", "cut_off": "bad"}
 
@@ -95,7 +95,7 @@ def stage_text(workspace: Workspace) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedStart:
-    """When a queued workspace is expected to start: `at`, a future time, or `text`, why there is none."""
+    """When a queued workspace is expected to start: `at`, or a `text` that explains why this is unknown."""
 
     at: datetime | None
     text: str
@@ -103,7 +103,7 @@ class ExpectedStart:
 
 
 def expected_start(workspace: Workspace) -> ExpectedStart:
-    """Return the estimate of the queue. An estimate that has passed is not repeated."""
+    """Return the queue's estimate. An estimate in the past is not shown."""
     entry = workspace.queue_entry
     if entry.outcome == QueueOutcome.NEEDS_APPROVAL:
         return ExpectedStart(None, _("when approved"))
@@ -127,7 +127,7 @@ class WorkspaceCard:
 
     @property
     def counting(self) -> bool:
-        """Whether the time beside the stage is still running."""
+        """Whether the time next to the stage is still running."""
         return self.workspace.state in TRANSITIONAL
 
     @property
@@ -175,7 +175,7 @@ class DeviceGroup:
 
 @dataclass(frozen=True, slots=True)
 class NodeDevices:
-    """A node of the workspace, and its devices there."""
+    """A node of the workspace, and the workspace's devices on it."""
 
     node: str
     url: str
@@ -225,7 +225,7 @@ class WorkspaceDetail:
     open_now: bool
     has_log: bool
     approval: Any
-    trouble: str
+    problem: str
     waits_for: str
     home_on_its_way: str
     home_move: str
@@ -248,7 +248,7 @@ class WorkspaceDetail:
 
 
 def failed_start_count(workspace: Workspace) -> int:
-    """Return the number of failed start attempts, now or since it last ran."""
+    """Return the number of failed start attempts since the workspace last ran."""
     if workspace.state == State.FAILED:
         return selectors.failed_starts(workspace)
     return workspace.attempts if workspace.state == State.PROVISIONING else 0
@@ -265,7 +265,7 @@ ASKABLE = {Rule.TEAM_LIMIT: "quota", Rule.COHORT: "quota", Rule.USER_CAP: "membe
 
 
 def ask_url(actor: User, workspace: Workspace) -> str:
-    """Return a link to a prefilled request for what a queued workspace lacks; empty if it would not help."""
+    """Return a link to a prefilled quota request for a queued workspace; empty if that would not help."""
     blocker = workspace.queue_entry.blocker
     rule = blocker.get("rule", "")
     if workspace.state != State.PENDING or rule not in ASKABLE or workspace.owner_id != actor.pk:
@@ -341,7 +341,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> WorkspaceDeta
         open_now=opening and openable,
         has_log=workspace.generation > 0 and not workspace.simulated and workspace.state != State.TERMINATED,
         approval=approval_of(workspace),
-        trouble=_shown_trouble(workspace),
+        problem=_shown_problem(workspace),
         waits_for=stored_message(workspace.queue_entry.reason),
         home_on_its_way=home_presenters.move_waited_for(workspace),
         home_move=home_presenters.move_with_start(workspace),
@@ -366,8 +366,8 @@ def _larger_size(workspace: Workspace) -> str:
     return larger_sizes.title_of(flavor) if flavor is not None else ""
 
 
-def _shown_trouble(workspace: Workspace) -> str:
-    """Return the problem shown on the page. A running workspace hides short silences of its node."""
+def _shown_problem(workspace: Workspace) -> str:
+    """Return the problem shown on the page. Hides short silences of a running workspace's node."""
     hidden = workspace.state == State.RUNNING and not is_cut_off(workspace)
     return "" if hidden or workspace.state == State.TERMINATED else problem_sentence(workspace)
 
@@ -389,7 +389,7 @@ def newer_version(workspace: Workspace) -> int | None:
 
 
 def duplicate_url(actor: User, workspace: Workspace) -> str:
-    """Return the form of a new workspace with the same choice; empty unless the actor is its owner."""
+    """Return the URL of a new workspace form with the same choices; empty unless the actor is the owner."""
     if workspace.owner_id != actor.pk or actor.only_views:
         return ""
     choice = {name: getattr(workspace, name).slug for name in ("template", "flavor", "team")}
@@ -418,7 +418,7 @@ def places(workspace: Workspace) -> list[NodeDevices]:
 
 
 def activity_facts(workspace: Workspace) -> list[tuple[str, str]]:
-    """Return the figures of the last heartbeat as name and value, without those not measured."""
+    """Return the measured figures of the last heartbeat as names and values."""
     if workspace.state != State.RUNNING:
         return []
     seen = workspace.status.activity or {}

@@ -45,8 +45,8 @@ from portal.workspaces.lifecycle import (
     Trigger,
 )
 from portal.workspaces.models import PoolObservation, Workspace
+from portal.workspaces.problems import error_code_of
 from portal.workspaces.transitions import advance, lock_workspace
-from portal.workspaces.troubles import error_code_of
 from provisioning.traits import AppReach, Plane
 from provisioning.types import Op
 
@@ -75,12 +75,12 @@ def reconcile(workspace_id: UUID) -> None:
 
 def sweep() -> int:
     """Reconcile all rows that are due, oldest first, and return their number."""
-    due = list(
+    due_ids = list(
         Workspace.objects.due(timezone.now())
         .order_by("next_reconcile_at", "requested_at")
         .values_list("pk", flat=True)[:SWEEP_BATCH]
     )
-    for workspace_id in due:
+    for workspace_id in due_ids:
         try:
             reconcile(workspace_id)
         except StateConflict:
@@ -92,7 +92,7 @@ def sweep() -> int:
                 next_reconcile_at=timezone.now() + timedelta(seconds=MAX_BACKOFF_S)
             )
     _observe_due_pools()
-    return len(due)
+    return len(due_ids)
 
 
 def _observe_due_pools() -> None:
@@ -132,12 +132,12 @@ def _terminate(workspace: Workspace) -> None:
     if allocations or dispatch.has_worker(workspace):
         dispatch.send(workspace, Op.DELETE, allocations=allocations)
     else:
-        # It holds nothing, and its pool has no machine left that could have anything of it.
+        # The workspace holds nothing, and its pool has no machine left where anything of it could run.
         mark_deleted(workspace)
 
 
 def mark_deleted(workspace: Workspace) -> None:
-    """Mark the workspace as gone, and release its capacity."""
+    """Mark the workspace as deleted, and release its capacity."""
     advance(
         workspace,
         Trigger.GONE,
@@ -157,11 +157,11 @@ def _wait(workspace: Workspace) -> None:
 
 
 def release(workspace: Workspace, *, used: bool = True, only: Q | None = None) -> None:
-    """Release what the workspace holds.
+    """Release the workspace's allocations.
 
-    Call it only after absence was observed, before any start, or if an operator has given up the machine.
-    `only` restricts it to some allocations. Real devices that may have been `used` are scrubbed before they
-    are allocated again.
+    Call this function only after absence was observed, before any start, or if an operator has given up the
+    machine. `only` selects some of the allocations. Real devices that may have been `used` are scrubbed
+    before they are allocated again.
     """
     now = timezone.now()
     allocations = Allocation.objects.filter(only or Q(), workspace=workspace, released_at=None)
@@ -175,7 +175,7 @@ def release(workspace: Workspace, *, used: bool = True, only: Q | None = None) -
 
 
 def requeue(workspace: Workspace) -> None:
-    """Put a stopped workspace that was preempted back into the queue, at its old position by age."""
+    """Queue a preempted workspace again after it has stopped, with its original age."""
     advance(
         workspace,
         Trigger.START,
@@ -227,7 +227,7 @@ def _timeout_reason(workspace: Workspace) -> Reason:
 
 
 def _started_at(workspace: Workspace, now: datetime) -> datetime:
-    """Return when the start timeout begins; device checks and the move of a home do not count."""
+    """Return when the start timeout begins: after GPU checks and the home move, if any."""
     began = workspace.placed_at or workspace.state_since
     if now <= began + timedelta(seconds=workspace.template.start_timeout_s):
         return began
@@ -253,12 +253,12 @@ def _watch(workspace: Workspace, now: datetime) -> None:
 
 
 def _observe(workspace: Workspace, now: datetime, again_after: timedelta) -> None:
-    """Request an observation: of the workspace, or of its whole pool if an engine runs it."""
+    """Request an observation of the workspace, or of its whole pool if the pool belongs to an engine."""
     pool = workspace.pool
     if pool is None or pool.traits.plane is not Plane.ENGINE:
         dispatch.send(workspace, Op.OBSERVE)
         return
-    # Its answer sets an earlier time for those that start (`pool_observations`).
+    # The answer sets an earlier time for starting workspaces (`pool_observations`).
     workspace.next_reconcile_at = now + again_after
     workspace.save(update_fields=["next_reconcile_at"])
     dispatch.request_observations(pool, now)
@@ -314,5 +314,5 @@ def fail(
 
 
 def note(workspace: Workspace, kind: AuditKind, message: str) -> None:
-    """Record an audit event of the system about a workspace."""
+    """Record an audit entry about a workspace, with the system as the actor."""
     events.record(actor=SYSTEM, kind=kind, workspace=workspace, message=message)

@@ -1,8 +1,7 @@
-"""Validation of agents' reports. An agent is a process of its user and may send anything.
+"""Validates agents' reports. An agent is a process of its user and may send anything.
 
 A report is refused as a whole if it is not a JSON object, or if a text that the portal acts on is invalid.
-Invalid figures of a heartbeat are individually replaced by null, as if not measured. Unknown fields are
-dropped.
+Invalid heartbeat figures are replaced by null, as if not measured. Unknown fields are dropped.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ Rate = Annotated[float, Meta(gt=0, le=1e15)]
 
 
 class Kernels(msgspec.Struct):
-    """Kernels, and the time of the last activity (ISO 8601)."""
+    """The number of kernels, and the time of their last activity (ISO 8601)."""
 
     count: Count
     busy: Count = 0
@@ -49,7 +48,7 @@ class Kernels(msgspec.Struct):
 
 
 class Terminals(msgspec.Struct):
-    """Terminals, and the time of the last activity (ISO 8601)."""
+    """The number of terminals, and the time of their last activity (ISO 8601)."""
 
     count: Count
     last_activity: Stamp | None = None
@@ -96,13 +95,13 @@ FIGURES: dict[str, Any] = {
     "kernels_io_bytes": Annotated[int, Meta(ge=0, le=2**62)] | None,
     # Commands that listen on TCP ports without a connection.
     "jobs_unused_servers": Count | None,
-    # CPU time since the start: by programs that only show what others do, and by VS Code's own processes.
+    # CPU time since the start of monitoring programs, such as top, and of VS Code's own processes.
     "monitors_cpu_seconds": Annotated[float, Meta(ge=0, le=1e12)] | None,
     "editor_cpu_seconds": Annotated[float, Meta(ge=0, le=1e12)] | None,
     # When a person has last saved something in JupyterLab or VS Code.
     "edited_at": Stamp | None,
     "gpus": Annotated[list[Gpu], Meta(max_length=MAX_GPUS)] | None,
-    # Seconds without an answer from their driver; null if it answers or there are no GPUs.
+    # Seconds without an answer from the GPU driver; null if it answers or there are no GPUs.
     "gpus_stale_s": Whole | None,
     # Bytes through the gateway since the start, in both directions.
     "traffic_bytes": Annotated[int, Meta(ge=0, le=2**62)] | None,
@@ -117,7 +116,7 @@ _logged: OrderedDict[UUID, float] = OrderedDict()
 
 
 class BadReport(ValueError):
-    """An invalid report; the text is the reason."""
+    """A report is invalid. The message explains why."""
 
 
 def parse_report(raw: bytes) -> dict[str, Any]:

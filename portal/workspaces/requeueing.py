@@ -1,4 +1,4 @@
-"""Returns a placed workspace to the queue before its start was sent."""
+"""Returns a placed workspace to the queue before the start command was sent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from portal.workspaces.transitions import advance
 
 
 def requeue(workspace: Workspace, reason: Reason, **changes: Any) -> None:
-    """Queue the workspace again at its old age, and release its place. Nothing was started.
+    """Queue the workspace again with its original age, and release its allocation. Nothing was started.
 
     `changes` are further fields, as `advance` takes them.
     """

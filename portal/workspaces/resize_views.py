@@ -1,4 +1,4 @@
-"""The page that resizes a workspace: flavors with their start forecasts, and what a restart ends."""
+"""The page that resizes a workspace: flavors with start forecasts, and the effects of a restart."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _flavor(request: SignedInRequest, slug: str) -> Flavor:
 
 
 def _rows(workspace: Workspace, flavor_slug: str) -> list[FlavorRow]:
-    """Return the other flavors available where its files are."""
+    """Return the other flavors that are available where the workspace's files are."""
     offered = [
         flavor
         for flavor in catalog.flavors_of(workspace.team)

@@ -1,6 +1,6 @@
-"""Resizing: another flavor for an existing workspace. A running one restarts, as after a GPU release.
+"""Changes the flavor of an existing workspace. A running one restarts, as after a GPU release.
 
-If its GPUs are released, they stay released; it gets those of the new flavor when they are attached.
+Released GPUs stay released; the workspace gets the new flavor's GPUs when they are attached.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def keeps_files(workspace: Workspace, flavor: Flavor) -> bool:
 
 
 def resized_request(workspace: Workspace, flavor: Flavor) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return its request with a flavor as JSON, and the part that would be released."""
+    """Return the request with the new flavor as JSON, and the part that stays released."""
     # Requirements on the node, such as its software, are kept.
     resources = {**workspace.resources, **flavor.as_request()}
     if not workspace.gpu_released or not flavor.accelerator_count:
@@ -46,11 +46,11 @@ def resized_request(workspace: Workspace, flavor: Flavor) -> tuple[dict[str, Any
 def resize(*, actor: User, workspace_id: UUID, flavor: Flavor) -> Workspace:
     """Change the flavor of a workspace to another one, as it is in the catalog now.
 
-    A running workspace stops and is queued like a start, a queued one asks for the new flavor, and a stopped
-    one uses it at the next start. The current flavor is accepted and changes nothing.
+    A running workspace stops and is queued like a new start, a queued one requests the new flavor, and a
+    stopped one uses it at the next start. Choosing the current flavor changes nothing.
 
-    Raises `NotAllowed`, `NotFound`, `StateConflict` (it is in transition, or its files are in another pool),
-    and the exceptions of a start; then nothing is changed.
+    Raises `NotAllowed`, `NotFound`, `StateConflict` (in transition, or the files are in another pool) and the
+    exceptions of `start`; nothing is changed then.
     """
     workspace = lock_workspace(workspace_id)
     policies.require_operate(actor, workspace)

@@ -1,6 +1,6 @@
 """Applies reports of the node plane and of agents, which may be repeated, late or lost.
 
-A result counts only with the current lease and the current generation of the row.
+Results without the row's current lease and generation are ignored.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _apply_failure(workspace: Workspace, op: Op, failure: Failure) -> None:
     if workspace.state == State.PROVISIONING and op is Op.START:
         if failure.code == "no_capacity":
             # The snapshot was wrong. The deletion confirms that nothing is left, and closes this generation,
-            # so that a late copy of the command cannot start what was released.
+            # so that a late copy of the command cannot start a released workspace.
             workspace.start_refused = True
             workspace.save(update_fields=["start_refused"])
             set_rows([workspace], status={"reason": driver_reason(failure.code, failure.message).as_json()})
@@ -93,7 +93,7 @@ def _apply_failure(workspace: Workspace, op: Op, failure: Failure) -> None:
 
 
 def apply_observation(workspace: Workspace, op: Op, seen: Observation) -> None:
-    """Apply what was observed of a locked workspace."""
+    """Apply an observation to a locked workspace."""
     match workspace.state:
         case State.PROVISIONING:
             _observed_provisioning(workspace, op, seen)
@@ -115,7 +115,7 @@ def apply_observation(workspace: Workspace, op: Op, seen: Observation) -> None:
 
 
 def _continue(workspace: Workspace, answered: Op, requested: Op) -> None:
-    """Continue the stop or deletion: at once if it was not sent yet, else after a short delay."""
+    """Continue the stop or deletion: at once if the command was not sent yet, else after a short delay."""
     if answered is not requested:
         dispatch.send(workspace, requested)
         return
@@ -131,7 +131,7 @@ def _observed_provisioning(workspace: Workspace, op: Op, seen: Observation) -> N
             _continue(workspace, op, Op.DELETE)
         return
     if seen.state is ObservedState.UNKNOWN:
-        # Nothing was learnt, not even that it was launched.
+        # Nothing was learnt, not even whether the workspace was launched.
         _reconcile_in(workspace, STARTING_OBSERVE_S)
         return
     current = seen.ref.generation == workspace.generation
@@ -152,7 +152,7 @@ def _observed_provisioning(workspace: Workspace, op: Op, seen: Observation) -> N
 
 
 def _learn(workspace: Workspace, seen: Observation) -> None:
-    """Record what the observation adds: that it was launched, and the endpoint of the app."""
+    """Record the launch and the app's endpoint from the observation."""
     changed = ["attempts"]
     workspace.attempts = 0
     if workspace.launched_at is None:
@@ -179,11 +179,11 @@ def _observed_running(workspace: Workspace, seen: Observation) -> None:
         _ended_by_itself(workspace, seen, TerminationReason.APP_EXITED)
     else:
         changes: dict[str, Any] = {"attempts": 0}
-        trouble = unknown_reason(seen).as_json() if seen.state is ObservedState.UNKNOWN else {}
-        if trouble != workspace.status.reason:
-            set_rows([workspace], status={"reason": trouble})
+        problem = unknown_reason(seen).as_json() if seen.state is ObservedState.UNKNOWN else {}
+        if problem != workspace.status.reason:
+            set_rows([workspace], status={"reason": problem})
         if seen.endpoint and seen.endpoint != workspace.endpoint:
-            # Only the driver is trusted with the endpoint, because a user can imitate an agent.
+            # Only the driver's endpoint is trusted, because a user can imitate an agent.
             changes["endpoint"] = workspace.endpoint = seen.endpoint
             emit(EndpointChanged(workspace))
         Workspace.objects.filter(pk=workspace.pk).update(**changes)
@@ -201,7 +201,7 @@ def _ended_by_itself(workspace: Workspace, seen: Observation, termination: Termi
 
 
 def _secrets_reason(workspace: Workspace, code: str) -> Reason | None:
-    """Return why a start had no secrets. The portal knows this better than the node."""
+    """Return why a start got no secrets. The portal knows the exact reason, the node does not."""
     if code not in ("secrets_refused", "secrets_unavailable"):
         return None
     start_secrets = StartSecrets.objects.filter(workspace=workspace, generation=workspace.generation).first()
@@ -224,9 +224,9 @@ def mark_ready(workspace: Workspace, *, endpoint: str) -> None:
         endpoint=endpoint or workspace.endpoint,
         launched_at=workspace.launched_at or now,
         ready_at=now,
-        # From now on it has one flavor: the one on which it runs.
+        # From now on the workspace has only the flavor on which it runs.
         flavor_choices=[],
-        # Clear a reset that is done; one requested meanwhile is for the next start.
+        # Clear a finished reset. One that was requested meanwhile is for the next start.
         packages_reset_after=None if dispatch.resets_packages(workspace) else workspace.packages_reset_after,
         ends_at=None if workspace.lifetime_s is None else now + timedelta(seconds=workspace.lifetime_s),
         status={"heartbeat_at": now, **NO_TROUBLE},
@@ -243,7 +243,7 @@ def _requeue(workspace: Workspace) -> None:
         actor=SYSTEM,
         message="queued the workspace again",
         cause=workspace.status.reason,
-        # The queue skips it until then, because the backend would refuse it again.
+        # The queue skips the workspace until then, because the backend would refuse it again.
         next_reconcile_at=timezone.now() + timedelta(seconds=reconcile.REFUSED_WAIT_S),
         pool=None,
         placed_at=None,
@@ -255,7 +255,7 @@ def _requeue(workspace: Workspace) -> None:
 
 
 def _apply_stop(workspace: Workspace) -> None:
-    # It may have been deleted meanwhile, or was preempted and is queued again.
+    # The workspace may have been deleted or preempted meanwhile.
     continues = workspace.desired_state != DesiredState.STOPPED
     advance(
         workspace,
@@ -282,7 +282,7 @@ def _reconcile_in(workspace: Workspace, seconds: float) -> None:
 
 
 class Revoked(Exception):
-    """The agent's start has ended: it has to end its app and exit."""
+    """The agent's start has ended; the agent has to end the app and exit."""
 
 
 @transaction.atomic
@@ -297,7 +297,7 @@ def agent_launched(*, workspace_id: UUID, generation: int, endpoint: str) -> Non
 
 @transaction.atomic
 def agent_ready(*, workspace_id: UUID, generation: int, endpoint: str) -> None:
-    """Mark the workspace as ready, by report of its agent. Raises `Revoked`. Idempotent."""
+    """Mark the workspace as ready, as its agent reports. Raises `Revoked`. Idempotent."""
     workspace = _current(workspace_id, generation)
     if workspace.state != State.PROVISIONING or workspace.pool is None:
         return
@@ -365,7 +365,7 @@ def _current(workspace_id: UUID, generation: int) -> Workspace:
 
 
 def apply_owned(*, pool: Pool, node_name: str, owned: list[Observation]) -> int:
-    """End whatever runs on a node without a workspace that wants it, and return the number found."""
+    """End workspaces that run on a node but should not, and return their number."""
     count = 0
     unknown: list[str] = []
     owned = [seen for seen in owned if _is_uuid(seen.ref.workspace_id)]
@@ -393,10 +393,10 @@ def _orphan_op(workspace: Workspace | None, pool: Pool, seen: Observation) -> Op
     if workspace is None or workspace.state in {State.TERMINATED, State.FAILED}:
         return Op.DELETE
     if seen.ref.generation > workspace.generation:
-        # Placed after the row was read, or the database is an older copy: do not judge it.
+        # Either placed after the row was read, or the database is an older copy. Leave it alone.
         return None
     if seen.ref.generation < workspace.generation and workspace.state in HOLDING:
-        # The new start replaces it here, or runs elsewhere.
+        # The new start replaces this one, or runs elsewhere.
         return Op.DELETE if workspace.pool_id != pool.pk else Op.STOP if _runs(seen) else None
     if workspace.state in {State.STOPPED, State.PENDING} and _runs(seen):
         return Op.STOP

@@ -1,10 +1,10 @@
-"""Rows of workspaces for REST, without model instances for each of their ten related rows.
+"""Reads workspaces for REST without creating model instances for their ten related rows.
 
 Lists and single responses read exactly the columns of `WorkspaceSerializer` in one query, and the allocations
 in another. The SQL is prepared once. A list first selects the keys of its page (`KEYS`).
 
 Rows are read for each response. Representations of recent rows are cached in the process, keyed by the raw
-data from the database, so a changed column is a different key.
+data from the database, so a changed column leads to a different key.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ _RELATED: dict[str, tuple[str, ...]] = {
     "preemption": ("preempt_at", "cause"),
     "environment_version": ("number", "environment__slug"),
 }
-# A column of each optional relation that is null only if the relation is missing.
+# For each optional relation, a column that is null only if the relation is missing.
 _OPTIONAL = {"pool": "slug", "preemption": "cause", "environment_version": "number"}
 
-# Columns of an allocation's device; all null for an allocation without devices.
+# Columns of an allocation's device; all are null for an allocation without devices.
 _HELD_COLUMNS = (
     "devices__milli",
     "devices__device__uuid",
@@ -109,8 +109,8 @@ else:
     class WorkspaceRow(SimpleNamespace):
         """One row with the attributes of a `Workspace` that REST shows.
 
-        `held` has its allocations by node name. `shown` caches what its serializer derives from the row
-        alone.
+        `held` are its allocations by node name. `shown` caches values that the serializer derives from this
+        row alone.
         """
 
         external_name = Workspace.external_name
@@ -137,9 +137,9 @@ _HELD = PreparedRows(
 
 
 def read(keys: Sequence[UUID]) -> list[WorkspaceRow]:
-    """Return the workspaces with these keys in the same order, without those deleted meanwhile.
+    """Return the workspaces with these keys in the same order, except those deleted meanwhile.
 
-    They are read-only: equal rows share their objects.
+    The objects are read-only, because equal rows share them.
     """
     allocations = defaultdict(list)
     for workspace_id, *allocated in _HELD.raw_rows(keys):

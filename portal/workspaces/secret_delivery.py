@@ -1,4 +1,4 @@
-"""Delivery of secrets to a start: its agent requests them before the app starts.
+"""Delivers secrets to the agent of a start, which requests them before the app starts.
 
 No message and no node disk contains a value (docs/adr/0035). An agent gets an answer only while its start is
 in progress, not after its app has started, and not from another node. Values in Vault are read before the
@@ -32,7 +32,7 @@ from portal.workspaces.transitions import lock_workspace
 log = logging.getLogger(__name__)
 GIT = "git"
 VAULT_VERSION = "vault_version"
-"""Key of the Vault version at delivery. It is not compared, because the next version is unknown."""
+"""Key of the Vault version at delivery. Not compared, because the next version is unknown."""
 
 
 def deliver_secrets(*, workspace_id: UUID, generation: int, node: str) -> dict[str, list[dict[str, str]]]:
@@ -187,7 +187,7 @@ class SecretsNote:
 
 
 def note_of(workspace: Workspace) -> SecretsNote | None:
-    """Return the note about its secrets, or `None` if there is none."""
+    """Return the note about the workspace's secrets, or `None` if it has no secrets."""
     if workspace.state == State.TERMINATED:
         return None
     offer = effective.available_secrets(workspace.owner, workspace.team, workspace.template)

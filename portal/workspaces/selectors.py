@@ -28,7 +28,7 @@ from portal.workspaces.models import Workspace, WorkspaceQuerySet
 from portal.workspaces.policies import visible_to
 
 CREATION = "workspaces.create"
-"""Endpoint name in the idempotency keys of new workspaces."""
+"""Endpoint name for the idempotency keys of new workspaces."""
 MAX_WORDS = 8
 """Maximum number of words in a search."""
 
@@ -39,7 +39,7 @@ def rows_for(actor: User) -> WorkspaceQuerySet:
 
 
 def listed_for(actor: User, *, deleted: bool = False) -> WorkspaceQuerySet:
-    """Return the rows of lists before filters: those visible to the actor, without `deleted` ones."""
+    """Return the workspaces visible to the actor for lists, including deleted ones only with `deleted`."""
     visible = rows_for(actor)
     return visible if deleted else visible.live()
 
@@ -81,7 +81,7 @@ def workspace_by_id(actor: User, workspace_id: UUID) -> Workspace:
 
 
 def current_number(environment_id: UUID) -> int | None:
-    """Return the version number that new workspaces get of an environment."""
+    """Return the environment version number that new workspaces get."""
     rows = EnvironmentVersion.objects.filter(environment=environment_id, environment__current=F("pk"))
     return rows.values_list("number", flat=True).first()
 
@@ -123,8 +123,8 @@ def last_choice(actor: User) -> Workspace | None:
 class StartStage:
     """One stage of a start.
 
-    `state` is `done`, `current`, `failed` or `todo`. The last stage begins with the request and has the total
-    duration. `by` is the username of the approver, in the stage of an approval.
+    `state` is `done`, `current`, `failed` or `todo`. The last stage has the total duration since the request.
+    `by` is the approver's username, in the approval stage.
     """
 
     key: str
@@ -136,13 +136,13 @@ class StartStage:
 
     @property
     def seconds(self) -> float | None:
-        """Its duration, or its duration so far."""
+        """The duration, or the duration so far."""
         ended = timezone.now() if self.state == "current" else self.ended_at
         return (ended - self.began_at).total_seconds() if ended and self.began_at else None
 
     @property
     def timed(self) -> bool:
-        """Whether it has a duration of its own: neither the request nor the total."""
+        """Whether the stage has its own duration, unlike the request and the total."""
         return self.key not in {"requested", "ready"} and self.seconds is not None
 
     @property
@@ -177,7 +177,7 @@ def _stage_labels(_language: str) -> dict[str, str]:
 
 
 def _latest(times: Iterable[datetime | None]) -> datetime | None:
-    """Return the latest time, or `None` if one has not come yet."""
+    """Return the latest time, or `None` if one is missing."""
     pks = list(times)
     return None if None in pks else max(at for at in pks if at is not None)
 
@@ -195,9 +195,8 @@ def stages(workspace: Workspace, labels: Mapping[str, str] | None = None) -> lis
     """Return the stages of a start in order, each with its duration.
 
     They are Requested, (Approved), Admitted, Placed, (Checked), (Files moved), Starting, (First answer) and
-    Ready; those in brackets only if the start has them. Starting ends when the program is launched, the first
-    answer when its app answers. Without a separate report of the launch, Starting lasts until the app
-    answers.
+    Ready; stages in brackets appear only if the start has them. Starting ends when the program is launched,
+    First answer when its app answers. If no launch is reported, Starting lasts until the app answers.
 
     `labels` are `stage_labels()`, for callers with many workspaces.
     """

@@ -26,11 +26,11 @@ from portal.workspaces.lifecycle import DesiredState, State, TerminationReason
 from portal.workspaces.memory_kills import LostProgram
 from portal.workspaces.models import Preemption, QueueEntry, Workspace, origin_affixes
 from portal.workspaces.order_serializers import GitSerializer
+from portal.workspaces.problems import error_code_of
 from portal.workspaces.rows import WorkspaceRow
 from portal.workspaces.selectors import StartStage
 from portal.workspaces.share_overuse import ShareRow
 from portal.workspaces.stops import StopCause
-from portal.workspaces.troubles import error_code_of
 from provisioning.types import CheckoutKind
 
 
@@ -330,7 +330,7 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
         live = frozenset({"error", "queue", "gpu_overuse", "out_of_memory", "stages"})
 
     def cacheable_fields(self, row: WorkspaceRow) -> dict[str, Any]:
-        """Cache on the row what follows from the row alone."""
+        """Return the fields that depend on the row alone, cached on the row."""
         data = row.shown.get(self._key)
         if data is None:
             data = row.shown[self._key] = super().cacheable_fields(row)
@@ -338,7 +338,7 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
 
     @cached_property
     def _key(self) -> tuple[str | None, ...]:
-        """Return the cache key: all that the cached values depend on besides the row."""
+        """Return the cache key: everything besides the row that the cached values depend on."""
         return get_language(), *self._url_parts
 
     @cached_property
@@ -347,7 +347,7 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
 
     @cached_property
     def _url_parts(self) -> tuple[str, str, str, str]:
-        """The parts around the name in an origin, and around the id in the URL of a page."""
+        """The parts of URLs around the name in an origin and around the id in a page's path."""
         before, after = _page_path()
         return *origin_affixes(), settings.BERTH_PUBLIC_URL + before, after
 
@@ -367,8 +367,8 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
         if row.state == State.PENDING and entry.outcome:
             message = self.shared_value(_message_of, entry.reason)
             return WorkspaceProblem(entry.outcome, message) if message is not None else None
-        trouble: WorkspaceProblem | None = self.shared_value(_trouble_of, row.status.reason)
-        return trouble
+        problem: WorkspaceProblem | None = self.shared_value(_problem_of, row.status.reason)
+        return problem
 
     def get_stopped(self, row: WorkspaceRow) -> StopCause | None:
         cause: StopCause | None = self.shared_value(stops.cause_of, row.status.stopped)
@@ -428,7 +428,7 @@ def _message_of(data: Mapping[str, Any]) -> str | None:
     return message_of(reason) if reason is not None else None
 
 
-def _trouble_of(data: Mapping[str, Any]) -> WorkspaceProblem | None:
+def _problem_of(data: Mapping[str, Any]) -> WorkspaceProblem | None:
     """Return the stored reason of a failure, or `None`."""
     reason = reason_of(data)
     return WorkspaceProblem(error_code_of(reason), sentence_of(reason)) if reason is not None else None
@@ -459,6 +459,6 @@ class EventSerializer(serializers.ModelSerializer[Event]):
 
 
 class LogSerializer(serializers.Serializer[Any]):
-    """The end of a log."""
+    """The last lines of a log."""
 
     text = serializers.CharField(help_text="The last lines of what the workspace's program wrote.")

@@ -89,7 +89,7 @@ def create(
     approval at the same time. Only the team's owners and operators may set a priority above 0.
 
     Raises `InvalidInput` (name, times, priority, secrets, git), `NotAllowed` (team, priority),
-    `NeedsApproval`, `NotPossible` (no pool can ever run it) and `StateConflict` (the name is in use, or the
+    `NeedsApproval`, `NotPossible` (no pool could ever run it) and `StateConflict` (the name is in use, or the
     idempotency key was used with another order).
     """
     policies.require_create(actor, order.team)
@@ -97,7 +97,7 @@ def create(
     for flavor in order.flavors:
         require_use(order.team, order.template, flavor)
     order.require_in_range()
-    # The requested name, because a generated one would differ when the request is repeated.
+    # Use the requested name, because a generated one would differ when the request is repeated.
     use = KeyUse(actor, CREATION, idempotency_key, order.digest()) if idempotency_key else None
     chosen = software.choose_software(order.template, order.team, order.environment)
     lifetime_s = order.granted_lifetime_s()
@@ -149,7 +149,7 @@ def _insert(
     lifetime_s: int | None,
     unapproved: bool,
 ) -> Workspace:
-    """Insert the workspace of an order with its queue entry and status. Raises like `create`."""
+    """Insert the workspace of an order with its queue entry and status. Raises the errors of `create`."""
     team, template, flavor = order.team, order.template, order.flavor
     secrets = require_known(actor, team, template, order.secrets) if order.secrets else []
     git = checkouts.requested_repository(owner=actor, team=team, template=template, git=order.git)
@@ -190,7 +190,7 @@ def _insert(
         workspace, unapproved=unapproved, gpus_optional=order.start_without_gpu
     )
     if admission.without_gpus:
-        # It starts at once, on the first of its flavors.
+        # The workspace starts at once on its first flavor, so the other flavors are not needed.
         workspace.flavor_choices = []
         gpu_requests.release_before_start(workspace)
     workspace.save(force_insert=True)
@@ -209,7 +209,7 @@ def _insert(
 
 
 def _flavor_choices(order: WorkspaceOrder, digest: str) -> list[dict[str, Any]]:
-    """Return what the workspace would be on each listed flavor. Raises `InvalidInput` for its lifetime."""
+    """Return the workspace's columns for each listed flavor. Raises `InvalidInput` for the lifetime."""
     return [
         {
             "flavor": flavor.slug,
@@ -225,13 +225,13 @@ def _flavor_choices(order: WorkspaceOrder, digest: str) -> list[dict[str, Any]]:
 def _unvalidated_fields() -> set[str]:
     """Return the fields of a new workspace that need no validation: the flavor's resources and relations.
 
-    Validating a foreign key costs a query each, and the database checks its constraint anyway.
+    Validation costs a query per foreign key, and the database checks the constraints anyway.
     """
     return {"resources", *(field.name for field in Workspace._meta.fields if field.is_relation)}
 
 
 def count_start(actor: User | SystemActor) -> None:
-    """Raise `TooMany` if the user has reached the limit of starts. Without Redis there is no limit."""
+    """Raise `TooMany` if the user has reached the limit of starts. Without Redis, nothing is limited."""
     if isinstance(actor, SystemActor):
         return
     minute, hour = settings.BERTH_STARTS_PER_MINUTE, settings.BERTH_STARTS_PER_HOUR
@@ -259,7 +259,7 @@ def workspace_of_key(use: KeyUse) -> Workspace | None:
 
 
 def free_name(*, actor: User, team: Team, template: Template) -> str:
-    """Return the first free name of the user in the team: `jupyterlab`, `jupyterlab-2`, …."""
+    """Return a name that the user does not use yet in the team: `jupyterlab`, `jupyterlab-2`, …."""
     taken = set(Workspace.objects.live().filter(owner=actor, team=team).values_list("name", flat=True))
     base = re.sub(r"[^a-z0-9-]+", "-", template.slug.lower()).strip("-")[: NAME_MAX - 8] or "workspace"
     if base not in taken:
@@ -278,7 +278,7 @@ def stop(
 ) -> Workspace:
     """Stop a workspace; its home is kept. Idempotent.
 
-    `reason` is the reason as text for the audit log. `cause` is why the portal stops it, by `rule`.
+    `reason` is a text for the audit log. `cause` and `rule` say why the portal stops the workspace.
     """
     workspace = lock_workspace(workspace_id)
     require_stoppable(actor, workspace)
@@ -286,7 +286,7 @@ def stop(
         emit(StopRequested(workspace))
     if workspace.state in {State.STOPPED, State.STOPPING}:
         if workspace.desired_state == DesiredState.RUNNING:
-            # It was preempted and would have been queued again.
+            # The workspace was preempted and would have been queued again.
             Workspace.objects.filter(pk=workspace.pk).update(desired_state=DesiredState.STOPPED)
             emit(RequestChanged(workspace))
             workspace.desired_state = DesiredState.STOPPED
@@ -367,14 +367,14 @@ def delete(
 ) -> Workspace:
     """Delete a workspace permanently; the owner's home in the team is kept. Idempotent.
 
-    `reason` is the reason as text, for the audit log.
+    `reason` is a text for the audit log.
     """
     workspace = lock_workspace(workspace_id)
     policies.require_operate(actor, workspace)
     if workspace.state == State.TERMINATED:
         return workspace
     if workspace.state not in DELETABLE:
-        # It is already ending for another reason. Only record that it must not come back.
+        # The workspace is already ending for another reason. Only record that it must not come back.
         if workspace.desired_state != DesiredState.DELETED:
             Workspace.objects.filter(pk=workspace.pk).update(
                 desired_state=DesiredState.DELETED, termination_reason=ends_as
@@ -458,7 +458,7 @@ def _stop_all(workspaces: WorkspaceQuerySet, *, actor: User | SystemActor, cause
     stoppable = workspaces.filter(state__in=STOPPABLE)
     for workspace_id in stoppable.order_by("pk").values_list("pk", flat=True):
         stop(actor=actor, workspace_id=workspace_id, cause=cause)
-    # Preempted workspaces would be started again automatically.
+    # Preempted workspaces would otherwise start again automatically.
     returning = workspaces.filter(
         state__in=[State.STOPPING, State.STOPPED], desired_state=DesiredState.RUNNING
     )

@@ -1,7 +1,7 @@
-"""Overuse of GPU shares by a workspace, as its node's guard reports, for its page and REST.
+"""How a workspace overuses its GPU shares, as reported by its node's guard, for its page and REST.
 
-`WorkspaceStatus.gpu_shares` has, for the start of that `generation`, the last step on each device (`devices`)
-by UUID. `notified_at` and `notified` are for its writer (`gpu_checks.share_notes`).
+`WorkspaceStatus.gpu_shares` has the `generation` of a start and its last step on each device (`devices`), by
+UUID. `notified_at` and `notified` are for the code that writes it (`gpu_checks.share_notes`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 
 SHOWN_FOR = timedelta(minutes=2)
-"""Time after the last report, because a silent node does not report the end of an overuse either."""
+"""Time after the last report until overuse is hidden, because a silent node cannot report its end."""
 OVER = frozenset({ShareCode.OVER, ShareCode.ASKED, ShareCode.KILLED})
 RUNS = frozenset({State.PROVISIONING, State.RUNNING, State.STOPPING})
 
 
 @dataclass(frozen=True, slots=True)
 class ShareRow:
-    """A device on which it exceeds its share, or on which its use is unknown. Amounts are in MiB.
+    """A device on which the workspace exceeds its share, or its use is unknown. Amounts are in MiB.
 
-    `ends_at` is when a process may be ended; `None` if that has begun or will not happen.
+    `ends_at` is when the node may end a process; `None` if it has begun to, or will not.
     """
 
     device: str

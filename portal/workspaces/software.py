@@ -1,4 +1,4 @@
-"""Software environment of a workspace: the requested one, its template's, or the node's."""
+"""Chooses a workspace's software environment: the requested one, its template's, or the node's."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Software:
 
     @property
     def waits(self) -> bool:
-        """Whether it has to be built first."""
+        """Whether the environment has to be built first."""
         return self.version is not None and self.version.state != VersionState.READY
 
 
@@ -51,7 +51,7 @@ def default_of(template: Template, team: Team | None) -> Software:
 
 
 def defaults_of(templates: Iterable[Template], team: Team | None) -> dict[UUID, Software]:
-    """Return the default software of several templates, by key, with a fixed number of queries."""
+    """Return the default software of several templates, by primary key, with a fixed number of queries."""
     rows = list(templates)
     own = [template.environment for template in rows if template.environment is not None]
     coming = selectors.pending_versions(own)
@@ -90,7 +90,7 @@ def refusal_of(
     environment: Environment,
     coming: selectors.PendingVersion | None = None,
 ) -> Reason | None:
-    """Return why a workspace of the template and team cannot use it now, or `None`.
+    """Return why a workspace of the template and team cannot use the environment now, or `None`.
 
     `coming` is as in `environment_problem`.
     """
@@ -111,7 +111,7 @@ def deprecation_of(environment: Environment) -> Reason | None:
 
 
 def environment_to_repeat(last: Workspace) -> Environment | None:
-    """Return the environment that a similar request would name, if still available, else `None`."""
+    """Return the environment that a similar request would name, or `None` if it is no longer available."""
     version = last.environment_version
     if version is None:
         return None
@@ -130,7 +130,7 @@ def find_environment(actor: User, slug: str) -> Environment | None:
 
 
 def add_software_need(resources: Mapping[str, Any], digest: str) -> dict[str, Any]:
-    """Return resources as JSON that need the environment of this digest on the node, if given."""
+    """Return the resources, with the node requirement for this environment unless `digest` is empty."""
     if not digest:
         return dict(resources)
     return {**resources, "needs": [*resources.get("needs", ()), environment_need(digest)]}

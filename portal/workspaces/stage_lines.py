@@ -1,4 +1,4 @@
-"""The stages of a start for its page, each with its share of the time."""
+"""The stages of a start for the workspace's page, with their shares of the time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from portal.workspaces.selectors import StartStage
 
 @dataclass(frozen=True, slots=True)
 class StageLine:
-    """A stage, and its share of the time of all stages in percent; None without a duration of its own.
+    """A stage, and its share of the total time in percent; None if it has no duration.
 
     The end of a failed stage is not recorded, so it has no share.
     """

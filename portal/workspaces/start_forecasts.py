@@ -1,4 +1,4 @@
-"""Port to the scheduler: forecasts of starts with another request."""
+"""Port to the scheduler: forecasts of starts with a changed request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StartForecast(Protocol):
 
     @property
     def eta_at(self) -> datetime | None:
-        """Estimated start if it would wait, or `None` if unknown."""
+        """The estimated start if the workspace would wait, or `None` if unknown."""
 
     @property
     def message(self) -> str:
@@ -41,13 +41,13 @@ class StartForecasts(Protocol):
     def resized(
         self, workspace: Workspace, flavors: Sequence[Flavor]
     ) -> Sequence[tuple[Flavor, StartForecast]]:
-        """Return a forecast of the workspace with each flavor.
+        """Return the workspace's start forecast for each flavor.
 
         Limited to the most similar flavors if there are many.
         """
 
     def attached(self, workspace: Workspace) -> StartForecast:
-        """Return the forecast of the workspace with its released accelerators."""
+        """Return the workspace's start forecast with its released accelerators."""
 
 
 start_forecasts = Port[StartForecasts]("StartForecasts")

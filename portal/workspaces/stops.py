@@ -1,4 +1,4 @@
-"""Why the portal stopped a workspace, as stored in `WorkspaceStatus.stopped` and shown everywhere."""
+"""Records why the portal stopped a workspace, in `WorkspaceStatus.stopped`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from portal.common.reasons.wording import message_of, reason_of
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """The rule that ended a run: its name (such as `idle_s`) and where it is set (such as `team:vision`)."""
+    """The rule that stopped a workspace: its name (`idle_s`) and where it is set (`team:vision`)."""
 
     name: str
     set_by: str

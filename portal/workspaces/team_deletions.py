@@ -1,4 +1,4 @@
-"""Completes deletions of teams: once workspaces and homes are gone, deletes templates, environments and team.
+"""Completes team deletions: once workspaces and homes are gone, deletes templates, environments and the team.
 
 Each step is one transaction and is repeated until it succeeds, so a crash leaves no team half deleted.
 """
@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 
 
 def team_deletion_started(event: TeamDeletionStarted) -> None:
-    """End the deletion at once if the team has neither workspaces nor homes."""
+    """Complete the deletion at once if the team has neither workspaces nor homes."""
     if _due().filter(pk=event.team.pk).exists():
         _finish(event.team)
 
 
 def sweep() -> int:
-    """End the deletions that wait for nothing, and return their number."""
+    """Complete the deletions that need not wait any more, and return their number."""
     ended = 0
     for team in _due().order_by("deletion_started_at", "pk"):
         try:
@@ -52,7 +52,7 @@ def _due() -> QuerySet[Team]:
 
 @transaction.atomic
 def _finish_if_due(team: Team) -> bool:
-    """Lock the team, so that of two concurrent sweeps one ends its deletion."""
+    """Complete the team's deletion if nothing is left. Locks the team, so that only one sweep does this."""
     Team.objects.select_for_update(no_key=True).filter(pk=team.pk).first()
     if not _due().filter(pk=team.pk).exists():
         return False

@@ -1,4 +1,4 @@
-"""Secrets of a workspace that are derived and never stored. Each generation has its own."""
+"""Derived secrets of a workspace, which are never stored and differ for each generation."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ from portal.workspaces.models import Preemption, QueueEntry, Workspace, Workspac
 def lock_workspace(workspace_id: UUID) -> Workspace:
     """Return the workspace under a row lock, in a transaction. Raises `NotFound`."""
     row = Workspace.objects.filter(pk=workspace_id)
-    # Only this row is locked: placement locks pools, in a fixed order. The relations are read after that,
-    # since PostgreSQL would join them as they were before the wait for the lock.
+    # Lock only this row, because placement locks pools in a fixed order. Read the relations afterwards,
+    # because PostgreSQL would join them as they were before the lock was free.
     if connection.features.has_select_for_update:
         row.select_for_update().values_list("pk").first()
     workspace = row.select_related(
@@ -97,9 +97,9 @@ def advance_all(
     status: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> None:
-    """Like `advance` for several workspaces in one state and generation, with the same `fields`: all or none.
+    """Like `advance`, for several workspaces in the same state and generation: moves all or none.
 
-    Each has its own message. The number of statements is constant.
+    All get the same `fields`; each has its own message. The number of statements is constant.
     """
     if not workspaces:
         return
@@ -147,7 +147,7 @@ def set_rows(
 
 
 def _loaded_relations(workspaces: Sequence[Workspace], name: str) -> list[Model]:
-    """Return related rows that are already loaded; others are read fresh when needed."""
+    """Return the related rows that are already loaded. Others are read when needed."""
     descriptor = getattr(Workspace, name)
     return [getattr(workspace, name) for workspace in workspaces if descriptor.is_cached(workspace)]
 

@@ -1,7 +1,7 @@
-"""CPU, memory and GPU use of a workspace over its life: what its page, REST and `berth usage` show.
+"""CPU, memory and GPU use of a workspace over its life, for its page, REST and `berth usage`.
 
-A gap stays a gap. Whole GPUs have the measurements of their devices, shares and MIG instances those of the
-agent (`UsageMinute`).
+Gaps are not filled. Measurements of whole GPUs come from the devices, those of shares and MIG instances from
+the agent (`UsageMinute`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
 
 MAX_STEPS = 180
 STEPS_S = (60, 120, 300, 600, 3600, 7200, 14_400, 43_200)
-"""Intervals of points in seconds. All divide a day. Those below an hour are read from minutes."""
+"""Intervals between points in seconds. All divide a day. Those below an hour are computed from minutes."""
 FRESH_S = 3 * MINUTE_S
-"""Measurements arrive within this time: newer points without values are omitted instead of shown as gaps."""
+"""Seconds within which measurements arrive. Newer points without values are omitted, not shown as gaps."""
 
 
 class Span(StrEnum):
-    """A period that ends now. It begins when the workspace was created, if that is later."""
+    """A period that ends now, and begins no earlier than the workspace was created."""
 
     HOUR = "hour"
     DAY = "day"
@@ -48,7 +48,7 @@ def span_of(requested: str) -> Span:
 
 @dataclass(frozen=True, slots=True)
 class UsagePoint:
-    """Means and maxima of an interval; None is not measured.
+    """Means and maxima of an interval; None means not measured.
 
     CPU is in thousandths of a core, memory in MiB. `gpu_pct` is the mean of its GPUs, `gpu_max_pct` the
     maximum of any of them, `gpu_memory_mib` their sum, and `gpu_memory_max_mib` the sum of their maxima.
@@ -65,7 +65,7 @@ class UsagePoint:
 
     @property
     def measured(self) -> bool:
-        """Whether there is a value."""
+        """Whether at least one value was measured."""
         return any(value is not None for value in astuple(self))
 
 
@@ -74,10 +74,10 @@ assert tuple(field.name for field in fields(UsagePoint)) == (*MEANS, *MAXIMA)
 
 @dataclass(frozen=True, slots=True)
 class UsageLimits:
-    """What the workspace may use, in the units of `UsagePoint`.
+    """The limits of the workspace, in the units of `UsagePoint`.
 
-    `gpu_memory_mib` is that of the whole GPUs and MIG instances of its last start; None without any, or with
-    a share.
+    `gpu_memory_mib` is the memory of the whole GPUs and MIG instances of its last start; None if it had none,
+    or a GPU share.
     """
 
     cpu_milli: int
@@ -110,17 +110,17 @@ def usage_of(workspace: Workspace, span: Span, now: datetime) -> Usage:
 
     There are at most `MAX_STEPS` points and the current one.
     """
-    held = AllocatedDevice.objects.filter(allocation__workspace=workspace)
+    allocated_devices = AllocatedDevice.objects.filter(allocation__workspace=workspace)
     last_start = list(
-        held.filter(allocation__generation=workspace.generation).values_list(
+        allocated_devices.filter(allocation__generation=workspace.generation).values_list(
             "milli", "device__kind", "device__memory_mib"
         )
     )
     window, bundle = _window(workspace, span, now)
     points = _points(workspace, window)
-    whole = held.filter(milli=WHOLE_DEVICE_MILLI, device__kind=DeviceKind.GPU.value)
-    held_any = bool(last_start) or held.exists()
-    if held_any:
+    whole = allocated_devices.filter(milli=WHOLE_DEVICE_MILLI, device__kind=DeviceKind.GPU.value)
+    had_gpus = bool(last_start) or allocated_devices.exists()
+    if had_gpus:
         points = _with_devices(points, use_history.allocated_use(whole, window))
     points = [_merged(points[first : first + bundle]) for first in range(0, len(points), bundle)]
     return Usage(
@@ -131,7 +131,7 @@ def usage_of(workspace: Workspace, span: Span, now: datetime) -> Usage:
         limits=UsageLimits(
             workspace.resources["cpu_milli"], workspace.resources["memory_mib"], _gpu_memory_mib(last_start)
         ),
-        accelerated=held_any or workspace.accelerated,
+        accelerated=had_gpus or workspace.accelerated,
         shared=any(milli < WHOLE_DEVICE_MILLI for milli, _kind, _memory in last_start),
     )
 
@@ -143,7 +143,7 @@ def _gpu_memory_mib(devices: Sequence[tuple[int, str, int]]) -> int | None:
 
 
 def _window(workspace: Workspace, span: Span, now: datetime) -> tuple[Window, int]:
-    """Return the window by minute or by hour, and how many of its steps are a point."""
+    """Return the window in steps of minutes or hours, and the number of steps per point."""
     now_s = int(now.timestamp())
     begun_s = max(now_s - LENGTHS_S[span], min(int(workspace.created_at.timestamp()), now_s))
     length_s = now_s - begun_s
@@ -160,7 +160,7 @@ def _window(workspace: Workspace, span: Span, now: datetime) -> tuple[Window, in
 
 
 def _points(workspace: Workspace, window: Window) -> list[UsagePoint]:
-    """Return what agents reported, by step of the window."""
+    """Return the agents' measurements for each step of the window."""
     steps: dict[int, list[UsagePoint]] = defaultdict(list)
     in_window = {"workspace": workspace, "start_s__gte": window.start_s, "start_s__lt": window.end_s}
     for start_s, *means in UsageMinute.objects.filter(**in_window).values_list("start_s", *MEANS):
@@ -172,7 +172,7 @@ def _points(workspace: Workspace, window: Window) -> list[UsagePoint]:
 
 
 def _with_devices(points: Sequence[UsagePoint], use: AllocatedUse) -> list[UsagePoint]:
-    """Return the points with the measurements of whole GPUs, where the agent has reported none of its own."""
+    """Fill in the measurements of whole GPUs in points for which the agent reported none."""
     columns = zip(use.gpu_pct, use.memory_mib, use.gpu_max_pct, use.memory_max_mib, strict=True)
     return [
         point
@@ -188,7 +188,7 @@ def _with_devices(points: Sequence[UsagePoint], use: AllocatedUse) -> list[Usage
 
 
 def _merged(points: Sequence[UsagePoint]) -> UsagePoint:
-    """Return one point for several: means of means, and maxima of maxima."""
+    """Combine several points into one: means of means, and maxima of maxima."""
     if len(points) == 1:
         return points[0]
     columns = list(zip(*map(astuple, points), strict=True))

@@ -29,9 +29,10 @@ SPAN_TEXTS = (
 
 @dataclass(frozen=True, slots=True)
 class _Quantity:
-    """Columns of the mean and the maximum, and how many of their units are one `unit` of the plot.
+    """A plotted quantity: its columns for mean and maximum, and their factor to the plot's `unit`.
 
-    `title` gets average and maximum. `limit` is None without a line, `top` without a fixed end of the axis.
+    `title` has placeholders for average and maximum. `limit` is None for no line, `top` for no fixed axis
+    end.
     """
 
     key: str
@@ -47,7 +48,7 @@ class _Quantity:
 
 
 def plots_of(workspace: Workspace, usage: Usage) -> UsePlots:
-    """Return the plots of measured quantities, and notes about what is not measured."""
+    """Return the plots of measured quantities, and notes about missing measurements."""
     if workspace.simulated:
         return UsePlots((), (_("Simulated workspaces are not measured."),))
     measured = tuple(plot for quantity in _quantities(usage) if (plot := _plot(quantity, usage)).measured)
@@ -122,7 +123,7 @@ def _plot(quantity: _Quantity, usage: Usage) -> Plot:
         digits=quantity.digits,
         top=quantity.top,
         limits=(quantity.limit,) if quantity.limit is not None else (),
-        # The mean of a longer interval is not the present value.
+        # The mean of a longer interval is not the current value.
         now=plots.text_of(means[-1], quantity.unit, quantity.digits) if usage.step_s == MINUTE_S else "",
     )
 
@@ -132,7 +133,7 @@ def _row_s(usage: Usage) -> int:
     length_s = usage.end_s - usage.start_s
     if length_s <= 2 * plots.HOUR_S:
         return 5 * MINUTE_S
-    # A day has up to one interval more: the current one.
+    # A day can have one more interval: the current one.
     return plots.HOUR_S if length_s <= plots.DAY_S + plots.HOUR_S else plots.DAY_S
 
 

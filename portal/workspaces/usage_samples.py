@@ -1,6 +1,6 @@
 """Stores measured use of workspaces by the minute, and replaces old minutes by hours.
 
-Each measurement is in one table: minutes of an hour move to `UsageHour` together. All operations are
+Each measurement is in one table: all minutes of an hour move to `UsageHour` together. All operations are
 idempotent. Statements are plain SQL, because 10,000 rows are written once a minute.
 """
 
@@ -40,7 +40,7 @@ MILLI_PER_CORE = 1000
 
 @dataclass(frozen=True, slots=True)
 class UsageReading:
-    """What an agent reported of a running workspace at `at_s` (UTC seconds); None is not measured.
+    """An agent's measurements of a running workspace at `at_s` (Unix time); None means not measured.
 
     `previous_s` is the time of the previous report of the same start, or None. Values are in the units of
     `UsageMinute`.
@@ -56,12 +56,12 @@ class UsageReading:
 
     @property
     def measured(self) -> bool:
-        """Whether there is a value."""
+        """Whether at least one value was measured."""
         return not (self.cpu_milli is self.memory_mib is self.gpu_pct is self.gpu_memory_mib is None)
 
     @property
     def minutes(self) -> range:
-        """Starts of the minutes that it covers: after that of the previous report, up to its own."""
+        """Starts of the minutes that the reading covers: after the previous report's, up to its own."""
         last_s = _minute_of(self.at_s)
         if self.previous_s is None or not 0 < self.at_s - self.previous_s <= MAX_INTERVAL_S:
             return range(last_s, last_s + 1, MINUTE_S)
@@ -75,7 +75,7 @@ def _minute_of(at_s: float) -> int:
 def record(readings: Iterable[UsageReading]) -> int:
     """Store the readings of an observation, and notify open pages. Returns the number of minutes.
 
-    Stored minutes stay unchanged. One statement for all.
+    Minutes that are already stored stay unchanged. Uses one statement.
     """
     key = UsageMinute._meta.get_field("workspace")
     rows = [
@@ -119,7 +119,7 @@ def _table(model: type[Model]) -> str:
 def roll_up(*, now_s: float | None = None) -> int:
     """Replace minutes older than a day by hours, and delete expired hours. Returns the number of new hours.
 
-    One transaction for each hour, the oldest first.
+    Uses one transaction per hour, oldest first.
     """
     now_s = time.time() if now_s is None else now_s
     before_s = int(now_s - MINUTES_KEPT_S) // HOUR_S * HOUR_S
@@ -141,7 +141,7 @@ def _oldest_s(before_s: int) -> int | None:
 def _replace_hour(hour_s: int) -> int:
     """Replace the minutes of all workspaces in an hour by their means and maxima.
 
-    The database adds them up: an hour of 10,000 workspaces has 600,000 minutes.
+    The database calculates the means, because an hour of 10,000 workspaces has 600,000 minutes.
     """
     means = ", ".join(f"CAST(ROUND(AVG({name})) AS integer)" for name in MEANS)
     maxima = ", ".join(f"MAX({name})" for name in MEANS)

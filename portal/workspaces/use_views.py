@@ -19,7 +19,7 @@ from portal.workspaces import selectors, usage_history, usage_plots
 from portal.workspaces.models import Workspace
 
 SPREAD_MS = 10_000
-"""Pages with plots reload them within this time after an observation, not all at once."""
+"""Maximum delay before pages reload their plots after an observation, so that not all do so at once."""
 
 
 @require_safe

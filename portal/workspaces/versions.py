@@ -27,7 +27,7 @@ IF_MATCH = OpenApiParameter(
 
 
 def version_of(row: WorkspaceRow) -> str:
-    """Return a version that changes with everything a person would act on, but not with measurements."""
+    """Return a version that changes with everything that matters to users, but not with measurements."""
     return _short_digest(
         row.state,
         row.state_since,
@@ -67,7 +67,7 @@ def require_match(request: Request, workspace_id: UUID) -> None:
     """Lock the row and compare it with `If-Match`. Raises `PreconditionFailed`.
 
     Django's `condition` cannot be used, because a weak tag never matches there (RFC 9110, 13.1.1). Only the
-    part before the dot is compared, which covers what a person would act on.
+    part before the dot is compared, which ignores measurements.
     """
     header = request.headers.get("If-Match", "").strip()
     if not header or header == "*":

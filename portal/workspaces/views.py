@@ -174,7 +174,8 @@ def open_workspace(request: SignedInRequest, workspace_id: UUID) -> HttpResponse
     """Redirect into the workspace with a one-time ticket, or to its page if it is not running.
 
     The portal's CSP restricts forms to its own origin, and Chromium applies that to their redirects. After a
-    sign-in form, only a page can lead to another origin. `Sec-Fetch-Site` is `none` for a typed address.
+    sign-in form, only a link or script on a page can navigate to another origin. `Sec-Fetch-Site` is `none`
+    for a typed address.
     """
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     if workspace.state != State.RUNNING:
@@ -192,7 +193,7 @@ def open_workspace(request: SignedInRequest, workspace_id: UUID) -> HttpResponse
 @login_not_required
 @require_GET
 async def events(request: HttpRequest) -> HttpResponseBase:
-    """Send `changed` when a workspace of the user changes, and `measured` after each observation of all.
+    """Send `changed` when one of the user's workspaces changes, and `measured` after each observation.
 
     Answers 401, not a redirect, without a session.
     """

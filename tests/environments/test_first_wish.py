@@ -12,7 +12,7 @@ from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotPossible, StateConflict
 from portal.scheduling import cycle
 from portal.workspaces.models import Workspace
-from portal.workspaces.troubles import stored_message
+from portal.workspaces.problems import stored_message
 from tests.environments.helpers import built, failed, only, progress
 from tests.factories import local_pool_with, node_info
 from tests.races import at_once

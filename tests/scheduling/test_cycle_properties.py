@@ -28,7 +28,7 @@ from portal.scheduling.verdicts import Outcome
 from portal.workspaces import services
 from portal.workspaces.lifecycle import STARTABLE, STOPPABLE, State
 from portal.workspaces.models import Preemption, Workspace
-from portal.workspaces.troubles import stored_message
+from portal.workspaces.problems import stored_message
 from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, UserFactory, create_workspace
 from tests.rows import error_message
 from tests.suite import choice

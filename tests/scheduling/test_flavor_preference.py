@@ -20,7 +20,7 @@ from portal.scheduling.verdicts import Outcome, Verdict
 from portal.workspaces import results, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from portal.workspaces.troubles import stored_message
+from portal.workspaces.problems import stored_message
 from tests.factories import FlavorFactory, TeamFactory, local_pool_with
 from tests.scheduling.test_model_choice import A100, T4, machine
 from tests.snapshots import rows_changed

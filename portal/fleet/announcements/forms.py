@@ -1,4 +1,4 @@
-"""Form of an announcement. It only parses; services validate."""
+"""Form of an announcement. The form only parses; services validate."""
 
 from __future__ import annotations
 

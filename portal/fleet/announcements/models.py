@@ -32,7 +32,7 @@ class AnnouncementState(models.TextChoices):
 class Announcement(models.Model):
     """A short plain text for all users, or for the users of a pool.
 
-    It is shown between its begin and its end.
+    The announcement is shown between `begins_at` and `ends_at`.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -72,7 +72,7 @@ class Announcement(models.Model):
 
 
 class Dismissal(models.Model):
-    """A user has dismissed an announcement."""
+    """Records that a user has dismissed an announcement."""
 
     announcement = models.ForeignKey(Announcement, on_delete=models.CASCADE, related_name="dismissals")
     user = models.ForeignKey(

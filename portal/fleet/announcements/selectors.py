@@ -18,9 +18,9 @@ from portal.fleet.inventory.offered_pools import OfferedPools, pool_offers
 from portal.people.accounts.models import User
 
 MAINTENANCE = "maintenance"
-"""Kind of a banner for maintenance, beside the values of `AnnouncementKind`."""
+"""Kind of maintenance banners, in addition to the values of `AnnouncementKind`."""
 AHEAD = timedelta(days=7)
-"""Planned maintenance is announced this long before it begins."""
+"""Time before planned maintenance at which its banner appears."""
 MAX_BANNERS = 3
 _ORDER = (MAINTENANCE, AnnouncementKind.WARNING.value, AnnouncementKind.INFORMATION.value)
 
@@ -29,7 +29,7 @@ _ORDER = (MAINTENANCE, AnnouncementKind.WARNING.value, AnnouncementKind.INFORMAT
 class Banner:
     """A note above every page: an announcement, or maintenance (`kind`). `pool` is empty for the whole site.
 
-    `begun` is False for maintenance that is shown before it begins.
+    `begun` is False for planned maintenance.
     """
 
     key: UUID
@@ -43,7 +43,7 @@ class Banner:
 
     @property
     def dismissible(self) -> bool:
-        """Whether users can hide it."""
+        """Whether users can hide the banner."""
         return self.kind == AnnouncementKind.INFORMATION
 
 
@@ -55,8 +55,8 @@ def not_ended(now: datetime) -> QuerySet[Announcement]:
 def announcements_for(actor: User) -> QuerySet[Announcement]:
     """Return the announcements visible to the actor, newest first.
 
-    Users who see all get every announcement. Others get current ones for all users or for pools that their
-    teams can use.
+    Users who may see everything get all announcements. Other users get current announcements for all users or
+    for pools that their teams can use.
     """
     rows = Announcement.objects.select_related("pool", "created_by").order_by("-begins_at", "pk")
     if actor.sees_all:
@@ -77,7 +77,7 @@ def announcement_by_id(actor: User, announcement_id: UUID) -> Announcement:
 
 
 def banners_for(actor: User) -> list[Banner]:
-    """Return what to show above every page: maintenance first, then warnings, then the newest.
+    """Return the banners above every page: maintenance first, then warnings, then the newest.
 
     Runs two small queries if there is nothing to show, which is nearly always; up to four more otherwise.
     """

@@ -68,7 +68,7 @@ def create(
 
 
 def _lock_bound(now: datetime) -> None:
-    """Serialise concurrent creations, so that they cannot exceed the limit together."""
+    """Lock current announcements, so that concurrent requests cannot exceed the limit together."""
     list(selectors.not_ended(now).order_by("pk").select_for_update().values_list("pk", flat=True))
 
 

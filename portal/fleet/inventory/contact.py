@@ -1,6 +1,6 @@
-"""Contact with pools and nodes: whether they report, since when they do not, and why.
+"""Contact with pools and nodes: whether they report, and since when and why they do not.
 
-While a pool or node is silent, its last known state stays. Nothing new starts there.
+A silent pool or node keeps its last known state, and nothing new starts there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MINUTE_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """`heard` is False while nothing reports. `last` is the time of the last report, or `None` before it.
+    """`heard` is False while there is no contact. `last` is the time of the last report, or `None`.
 
     `cause` is a sentence, or empty if unknown.
     """
@@ -29,7 +29,7 @@ class Contact:
     cause: str = ""
 
     def age_text(self, now: datetime) -> str:
-        """Return “No contact for 8 min”, or an empty string while it reports."""
+        """Return “No contact for 8 min”, or an empty string while there is contact."""
         if self.heard:
             return ""
         if self.last is None:
@@ -40,7 +40,7 @@ class Contact:
 
 
 def in_contact(node: str = "", pool: str | None = None) -> Q:
-    """Return a condition: the node reports. `node` and `pool` are lookup prefixes (`node__`)."""
+    """Return the condition that the node reports. `node` and `pool` are lookup prefixes (`node__`)."""
     pool = f"{node}pool__" if pool is None else pool
     return Q(**{f"{node}online": True}) & ~Q(**{f"{pool}state": PoolState.UNREACHABLE})
 

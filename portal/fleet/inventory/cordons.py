@@ -1,7 +1,7 @@
 """Cordons of devices. Cordons of nodes are in `services.set_cordon`.
 
-The cause decides who lifts a cordon: a check's is lifted by a passing check, a scrub's by a clean scrub, an
-operator's only by an operator. Operators may lift any.
+The cause determines how a cordon is lifted: by a passing check, by a clean scrub, or only by an operator.
+Operators can lift any cordon.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ def cordon_device(
     cause: CordonCause = CordonCause.OPERATOR,
     recovery: str = "",
 ) -> Device:
-    """Cordon a device. Running workspaces continue. Idempotent, without a second notice.
+    """Cordon a device. Running workspaces continue. Idempotent: notifies only once.
 
-    `recovery` is the action that brings it back (`provisioning.gpu.check.Action`). Raises `NotFound` and
-    `NotAllowed`.
+    `recovery` is the action that returns the device to service (`provisioning.gpu.check.Action`). Raises
+    `NotFound` and `NotAllowed`.
     """
     require_operator(actor)
     device = locked_device(device_id)
     reason = strip_nul(reason)[:1000]
     if WEIGHT[cause] < WEIGHT[device.cordon_cause if device.cordoned else ""]:
-        # A weightier cordon stays, but the recovery action is still worth recording.
+        # A cordon of higher weight stays, but record the recovery action anyway.
         if recovery and device.recovery != recovery:
             device.recovery = recovery
             device.save(update_fields=["recovery"])
@@ -130,7 +130,7 @@ def lift_cordon(*, actor: User | SystemActor, device_id: UUID, reason: str = "")
 
 
 def display_name(device: Device) -> str:
-    """Return the name for people: `GPU 3 of gpu-01`, or `instance 1g.10gb of GPU 3 of gpu-01`."""
+    """Return the display name: `GPU 3 of gpu-01`, or `instance 1g.10gb of GPU 3 of gpu-01`."""
     kind = f"instance {device.mig_profile} of GPU" if device.mig_profile else "GPU"
     return f"{kind} {device.index} of {device.node.name}"
 

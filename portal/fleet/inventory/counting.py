@@ -76,7 +76,7 @@ class Tally:
         count.free += max(0, free)
 
     def add_device(self, names: Iterable[str], *, allocated: int, in_service: bool, takes_work: bool) -> None:
-        """Add one device to the resources `names`. `takes_work` if nothing prevents placement on it."""
+        """Add a device to the resources `names`. `takes_work`: nothing prevents placement on it."""
         for name in names:
             self.add(
                 name,
@@ -108,7 +108,7 @@ class CountedDevice:
     closed: bool = False
 
     def add_to(self, tally: Tally, *names: str) -> None:
-        """Add it to its resources, or to those in `names`."""
+        """Add the device to its resources, or to those in `names`."""
         in_service = self.heard and self.state not in OUT_OF_SERVICE
         tally.add_device(
             names
@@ -172,7 +172,7 @@ def devices(nodes: QuerySet[Node], now: datetime | None = None) -> list[CountedD
 
 @dataclass(frozen=True, slots=True)
 class StateCounts:
-    """Numbers of devices: in use, idle, free, being checked, in maintenance, out of service. They add up."""
+    """Numbers of devices: in use, idle, free, being checked, in maintenance, out of service."""
 
     in_use: int = 0
     idle: int = 0
@@ -202,7 +202,7 @@ def summarize(states: Mapping[DeviceState, int]) -> StateCounts:
 
 
 def states_by_pool(counted: Iterable[CountedDevice]) -> dict[UUID, Counter[DeviceState]]:
-    """Return the number of these devices by state, by pool. Pools without devices are missing."""
+    """Count these devices by pool and state. Omits pools without devices."""
     states: dict[UUID, Counter[DeviceState]] = defaultdict(Counter)
     for device in counted:
         states[device.pool][device.state] += 1
@@ -246,7 +246,7 @@ def site_totals() -> dict[str, int]:
 def counts_by_pool(
     nodes: QuerySet[Node], now: datetime | None = None, counted: Iterable[CountedDevice] | None = None
 ) -> dict[UUID, Counts]:
-    """Return counts by pool, over these nodes. Pools without nodes are missing.
+    """Return the counts of these nodes by pool. Omits pools without nodes.
 
     Two queries, or one if `counted` has the `devices` of these nodes.
     """
@@ -254,7 +254,7 @@ def counts_by_pool(
 
 
 def node_counts(node: Any) -> Counts:
-    """Return the counts of a node from `selectors.nodes`. No query: devices and use are prefetched."""
+    """Return the counts of a node from `selectors.nodes`. Runs no query, because all data is prefetched."""
     tally = Tally()
     allocated = [node.used_cpu_milli or 0, node.used_memory_mib or 0, node.used_disk_mib or 0]
     in_service = contact_of_node(node).heard and not node.cordoned and node.pool.enabled

@@ -1,4 +1,4 @@
-"""Port to the workspaces: who holds a device, as far as the reader may see it."""
+"""Port to the workspaces: finds the workspaces on devices, as far as the reader may see them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DeviceHolder:
 
 
 class DeviceHolders(Protocol):
-    """Reads who holds devices."""
+    """Reads the active allocations of devices."""
 
     def of_devices(self, actor: User, devices: Collection[UUID]) -> Mapping[UUID, Sequence[DeviceHolder]]:
         """Return the active allocations of these devices by device, oldest first.

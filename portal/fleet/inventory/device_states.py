@@ -57,7 +57,7 @@ class DeviceState(StrEnum):
 
 
 OUT_OF_SERVICE = frozenset({DeviceState.OFFLINE, DeviceState.FAILED, DeviceState.CORDONED})
-"""States without placement until somebody acts. A device under a check or in maintenance is in service."""
+"""States without placement until somebody acts. Devices under check or in maintenance are in service."""
 BUSY = frozenset({DeviceState.ALLOCATED, DeviceState.SHARED})
 """In use: allocated, fully or partly, and not known to be idle."""
 KNOWN = Q(present=True) | ~Q(kind=DeviceKind.MIG.value)
@@ -109,12 +109,12 @@ def annotate_state(devices: QuerySet[Device], now: datetime) -> QuerySet[Any]:
     """
     its_gpu = Device.objects.filter(uuid=OuterRef("parent_uuid"), node=OuterRef("node"), present=True)
     allocated = _ACTIVE.order_by().values("device").annotate(milli=Sum("milli")).values("milli")
-    trouble = Exists(its_gpu.filter(FOUND_BAD | Q(cordoned=True) | Q(checking=True)))
+    gpu_problem = Exists(its_gpu.filter(FOUND_BAD | Q(cordoned=True) | Q(checking=True)))
     return devices.annotate(
         used_milli=Subquery(allocated, output_field=IntegerField()),
         heard=flag(in_contact("node__")),
         partitioned=flag(is_partitioned()),
-        gpu_out=flag(_is_instance() & Q(trouble)),
+        gpu_out=flag(_is_instance() & Q(gpu_problem)),
         kept_back=flag(UNSCRUBBED),
         closed=flag(Q(is_active(now, "node__pool"))),
         state=_state(its_gpu, now),
@@ -127,7 +127,7 @@ def _instances() -> QuerySet[Device]:
 
 
 def is_partitioned() -> Q:
-    """Return a condition: the device is a GPU with MIG instances."""
+    """Return the condition that the device is a GPU with MIG instances."""
     return ~Q(kind=DeviceKind.MIG.value) & Q(Exists(_instances()))
 
 
@@ -141,19 +141,19 @@ def _is_instance() -> Q:
 
 
 def is_measured(now: datetime, of: str = "") -> Q:
-    """Return a condition: the device has a recent measurement. `of` is a lookup prefix (`device__`)."""
+    """Return the condition that the device has a recent measurement. `of` is a lookup prefix (`device__`)."""
     return Q(**{f"{of}series__newest_s__gte": int(now.timestamp()) - FRESH_S})
 
 
 def is_idle(now: datetime, of: str = "") -> Q:
-    """Return a condition: measurements show no activity for `IDLE_AFTER_S`."""
+    """Return the condition that measurements show no activity for `IDLE_AFTER_S`."""
     return is_measured(now, of) & Q(
         **{f"{of}series__idle_since_s__lte": F(f"{of}series__newest_s") - IDLE_AFTER_S}
     )
 
 
 def _is_not_idle(now: datetime) -> Q:
-    """Return the negation of `is_idle`, spelled out because SQL's NOT of unknown is unknown."""
+    """Return the negation of `is_idle`, spelled out because NOT NULL is NULL in SQL."""
     return (
         Q(series=None)
         | Q(series__idle_since_s=None)
@@ -163,9 +163,10 @@ def _is_not_idle(now: datetime) -> Q:
 
 
 def _ladder(*steps: tuple[Q, Case | DeviceState], default: Case | DeviceState) -> Case:
-    """Return the state of the first condition that holds. Later conditions are evaluated only if needed.
+    """Return the state of the first condition that is true. Later conditions are evaluated only if needed.
 
-    Each condition costs time in Django, too, so ladders are nested and contain each condition only once.
+    Each condition costs time in Django too, so these expressions are nested and contain each condition only
+    once.
     """
     return Case(
         *(When(where, then=_value(state)) for where, state in steps),
@@ -198,7 +199,8 @@ def _state(its_gpu: QuerySet[Device], now: datetime) -> Case:
         (Q(present=False) | Q(node__pool__enabled=False), DeviceState.OFFLINE),
         (FOUND_BAD | of_gpu(FOUND_BAD), DeviceState.FAILED),
         (Q(cordoned=True) | Q(node__cordoned=True) | of_gpu(Q(cordoned=True)), DeviceState.CORDONED),
-        # Held devices keep their last known state while nothing reports; no other can be used.
+        # Allocated devices keep their last known state while there is no contact; all other devices are
+        # unusable.
         (silent & ~held, DeviceState.OFFLINE),
         (~silent & (Q(checking=True) | of_gpu(Q(checking=True))), DeviceState.CHECKING),
         (is_partitioned(), _state_of_instances(now)),

@@ -1,4 +1,4 @@
-"""Domain events of the inventory; portal/wiring.py connects them to handlers."""
+"""Domain events of the inventory. portal/wiring.py connects them to handlers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class InventoryApplied(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class PoolDeleted(DomainEvent):
-    """`actor` deletes a pool in this transaction. Nothing is placed there."""
+    """`actor` deletes a pool in this transaction. The pool is empty."""
 
     pool: Pool
     actor: User | SystemActor
@@ -52,7 +52,7 @@ class NodeUncordoned(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeForgotten(DomainEvent):
-    """The remains of a removed machine are deleted."""
+    """The node of a removed machine is being deleted."""
 
     node_id: UUID
 

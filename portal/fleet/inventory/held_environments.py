@@ -1,4 +1,4 @@
-"""Software environments installed on nodes, from their inventories. Placement requires them by digest."""
+"""Software environments on nodes, from their inventories. Requests need environments by digest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from portal.fleet.inventory.models import Node
 from provisioning.types import HeldEnvironment
 
 NEED = "environment:"
-"""Prefix of a request's need for an environment. The digest follows."""
+"""Prefix of the need for an environment. The digest follows."""
 
 
 def environment_need(digest: str) -> str:
@@ -24,7 +24,7 @@ def environment_need(digest: str) -> str:
 
 
 def digests_in(needs: Iterable[str]) -> list[str]:
-    """Return the digests of environments among a request's needs."""
+    """Return the digests of the environments that a request needs."""
     return [need.removeprefix(NEED) for need in needs if need.startswith(NEED)]
 
 
@@ -49,7 +49,7 @@ def as_rows(environments: Iterable[HeldEnvironment]) -> list[dict[str, Any]]:
 
 
 def provided_needs(needs: Iterable[str], rows: Iterable[dict[str, Any]]) -> list[str]:
-    """Return everything a node provides: its own features and its environments."""
+    """Return everything that a node provides: its own features and its environments."""
     own = {need for need in needs if not need.startswith(NEED)}
     return sorted(own | {environment_need(row["digest"]) for row in rows})
 

@@ -1,7 +1,7 @@
 """Applies the devices of an inventory: new, changed, missing, returned and replaced ones.
 
-Uses a fixed number of queries, and at most one audit entry of each kind per node. Each change relevant to
-placement emits a domain event, which the queue listens to (`portal.wiring`).
+Uses a fixed number of queries, and at most one audit entry of each kind per node. Emits a domain event for
+each change that affects placement; the queue listens to these events (`portal.wiring`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from portal.fleet.inventory.models import Device, Node, Pool
 from provisioning.types import DeviceInfo, DeviceKind, NodeInfo
 
 UNSEEN_STATES = frozenset({"timeout", "error", "no_permission", "driver_mismatch"})
-"""Accelerator states in which an unreported device may still be present."""
+"""Accelerator states in which a device that is not reported may still be present."""
 PLACED_BY = ("model", "memory_mib", "kind", "parent_uuid", "mig_profile", "mig_start", "island", "numa")
 """Attributes of a device used by placement, besides its health and partitioning."""
 COLUMNS = (
     "index", "model", "memory_mib", "kind", "parent_uuid", "mig_mode", "mig_profile", "mig_start",
     "island", "numa", "compute_capability", "facts", "healthy", "health_note",
 )  # fmt: skip
-"""Attributes from the inventory, with the same name in `Device` and `DeviceInfo`."""
+"""Attributes that have the same name in `Device` and `DeviceInfo`."""
 MAX_NAMED = 4
 FEW = 200
 BATCH = 500
@@ -41,7 +41,7 @@ BATCH = 500
 
 @dataclass(slots=True)
 class _InventoryChanges:
-    """Changes on one node. Rows hold the old state, infos the new state."""
+    """Changes on one node. Rows have the old state, infos the new state."""
 
     node: Node
     appeared: list[DeviceInfo] = field(default_factory=list)
@@ -59,7 +59,7 @@ class _InventoryChanges:
 
     @property
     def uncovered_devices(self) -> list[Device]:
-        """Missing devices that no other event covers."""
+        """Return the missing devices that no other event covers."""
         return [row for row in self.missing if row.uuid not in self.reported]
 
 
@@ -122,15 +122,19 @@ def _find_replaced(
     fresh = [device for device in changes.appeared if device.kind != DeviceKind.MIG]
     if not fresh:
         return
-    # A GPU that moved was not replaced. One missing for long was only replaced if the slot matches.
-    left = [row for row in rows if row.uuid not in present | all_seen and row.kind != DeviceKind.MIG]
-    left.sort(key=lambda row: not row.present)
+    # A GPU that moved was not replaced. A GPU that is missing for long was replaced only if the slot matches.
+    unreported_rows = [
+        row for row in rows if row.uuid not in present | all_seen and row.kind != DeviceKind.MIG
+    ]
+    unreported_rows.sort(key=lambda row: not row.present)
     for device in fresh:
         slot = device.facts.get("pci_bus_id")
-        before = next((row for row in left if slot and row.facts.get("pci_bus_id") == slot), None)
-        before = before or next((row for row in left if row.present and _is_same_slot(row, device)), None)
+        before = next((row for row in unreported_rows if slot and row.facts.get("pci_bus_id") == slot), None)
+        before = before or next(
+            (row for row in unreported_rows if row.present and _is_same_slot(row, device)), None
+        )
         if before is not None:
-            left.remove(before)
+            unreported_rows.remove(before)
             changes.replaced.append((device, before))
             changes.reported |= {device.uuid, before.uuid}
 
@@ -188,7 +192,7 @@ def _write(changes: Sequence[_InventoryChanges]) -> None:
             note = change.node.accelerator_note or "The driver did not answer."
             pks = [row.pk for row in change.unseen]
             Device.objects.filter(pk__in=pks).update(healthy=False, health_note=note)
-    # Matched by UUID: a device that moved to another node keeps its row.
+    # Matched by UUID, so a device that moved to another node keeps its row.
     fresh = {
         info.uuid: Device(node=change.node, uuid=info.uuid, present=True, **facts_of(info))
         for change in changes

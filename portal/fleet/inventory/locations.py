@@ -1,4 +1,4 @@
-"""Locations of nodes: rack and block, set by operators. Placement keeps multi-node requests together."""
+"""Locations of nodes: rack and block, set by operators. Placement keeps multi-node requests close."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def set_location(
         targets=[Target(TargetKind.NODE, node.name)],
         data={"node": node.name, "before": before, "now": after},
     )
-    # Snapshots order their nodes by location, so they are read again as a whole.
+    # Snapshots order nodes by location, so they have to be read again in full.
     emit(CapacityChanged())
     return node
 

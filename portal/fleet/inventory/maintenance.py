@@ -1,4 +1,4 @@
-"""Writes maintenance of the site and of pools. `maintenance_state` computes what follows from it."""
+"""Writes the maintenance of the site and of pools. `maintenance_state` computes which pools are closed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_AHEAD = timedelta(days=366)
 
 
 def current(pool: Pool | None, now: datetime | None = None) -> Maintenance | None:
-    """Return the maintenance of the pool, or of the site without one, unless it has ended."""
+    """Return the current or planned maintenance of the pool (None: of the site), or None."""
     rows = Maintenance.objects.select_related("pool", "set_by").filter(ends_at__gt=now or timezone.now())
     return rows.filter(key=_key(pool)).first()
 
@@ -51,10 +51,10 @@ def set_maintenance(
     begins_at: datetime | None = None,
     expected: frozenset[str] = etags.ANY,
 ) -> Maintenance:
-    """Begin, plan or change the maintenance of a pool, or of the site without one. Idempotent.
+    """Begin, plan or change the maintenance of a pool (None: of the site). Idempotent.
 
-    Without `begins_at`, it begins now, or stays as it is if already in progress. Running work continues.
-    Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`.
+    Without `begins_at`, maintenance begins now, or keeps its begin if already in progress. Running work
+    continues. Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`.
     """
     require_operator(actor)
     now = timezone.now()

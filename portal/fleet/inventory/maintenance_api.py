@@ -21,7 +21,7 @@ END_DESCRIPTION = "For operators. Ends maintenance in progress, or cancels plann
 
 
 class MaintenanceSerializer(serializers.ModelSerializer[Maintenance]):
-    """Maintenance in progress or planned. It ends automatically at the planned end."""
+    """Maintenance in progress or planned. Ends automatically at its planned end."""
 
     pool = serializers.CharField(
         source="pool.slug", allow_null=True, default=None, help_text="Slug of the pool; null for the site."

@@ -1,4 +1,4 @@
-"""Which pools are in maintenance, computed from the times of `Maintenance` rows."""
+"""Computes which pools are in maintenance from the times of `Maintenance` rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ActiveMaintenance:
 
 @dataclass(frozen=True, slots=True)
 class MaintenancePlan:
-    """Maintenance of the site and of pools that has not ended at `now`."""
+    """Current and planned maintenance of the site and of pools, as of `now`."""
 
     windows: Sequence[Maintenance]
     now: datetime
@@ -31,8 +31,8 @@ class MaintenancePlan:
     def of(self, pool: UUID) -> ActiveMaintenance | None:
         """Return the maintenance that closes the pool now, or None.
 
-        Maintenance of the site takes precedence. If one follows another without a gap, `until` is the end of
-        the last.
+        Site maintenance takes precedence. If one maintenance follows another without a gap, `until` is the
+        end of the last one.
         """
         own = [window for window in self.windows if window.key in (SITE, pool)]
         active = [window for window in own if window.begins_at <= self.now]
@@ -53,11 +53,11 @@ class MaintenancePlan:
 
 
 def plan(now: datetime) -> MaintenancePlan:
-    """Return all maintenance that has not ended. One query."""
+    """Return all current and planned maintenance. One query."""
     return MaintenancePlan(list(Maintenance.objects.filter(ends_at__gt=now)), now)
 
 
 def is_active(now: datetime, pool: str = "pool") -> Exists:
-    """Return a condition: the pool at this lookup of the outer query is in maintenance."""
+    """Return the condition that the pool at this lookup of the outer query is in maintenance."""
     active = Maintenance.objects.filter(begins_at__lte=now, ends_at__gt=now)
     return Exists(active.filter(Q(pool=None) | Q(pool=OuterRef(pool))))

@@ -1,4 +1,4 @@
-"""Finds GPUs that a node should have but does not report, from PCI and from earlier inventories."""
+"""Finds GPUs that a node should have but does not report, based on PCI and earlier inventories."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FACT = "missing_gpus"
 class MissingGpu:
     """A GPU that its driver does not report. `uuid` and `model` are empty if it was never seen.
 
-    `on_pci`: it is present on PCI.
+    `on_pci`: PCI still lists the GPU.
     """
 
     pci_bus_id: str
@@ -28,7 +28,7 @@ class MissingGpu:
 
     @property
     def next_action(self) -> str:
-        """First step to resolve it."""
+        """The first step to bring the GPU back."""
         if self.on_pci:
             return _("Check dmesg for lines with NVRM, then reboot the machine.")
         return _("Check its slot and power. If it was removed on purpose, cordon it.")

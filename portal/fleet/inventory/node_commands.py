@@ -1,4 +1,4 @@
-"""Sends messages to node workers. Losing one costs time, never work."""
+"""Sends messages to node workers. A lost message costs time, never work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def queue_of(pool: Pool, node_name: str) -> str:
 
 
 def nodes_to_ask(pool: Pool) -> list[str]:
-    """Return the nodes that a pool-wide question is sent to: each node, or `""` for pools of an engine.
+    """Return the nodes to which a pool-wide command is sent: each node, or `""` for pools of an engine.
 
     Excludes nodes that belong to another pool.
     """
@@ -44,9 +44,10 @@ def nodes_to_ask(pool: Pool) -> list[str]:
 
 
 def pools_of_nodes(pool: Pool, names: Iterable[str]) -> dict[str, Pool]:
-    """Return other pools by node name, for nodes that already belong to them.
+    """Return the pools of these nodes, by node name, for nodes that belong to another pool than `pool`.
 
-    Workers answer any pool, so one machine in two pools would be allocated twice. Simulated pools are exempt.
+    Workers answer for any pool, so one machine in two pools would be allocated twice. Excludes simulated
+    pools.
     """
     if not pool.runs_on_node:
         return {}
@@ -64,7 +65,7 @@ def send(task: str, queue: str, *, countdown: float = 0, **kwargs: Any) -> bool:
             task, kwargs=kwargs, queue=queue, countdown=countdown or None, expires=settings.NODE_LEASE_S
         )
     except Exception as error:
-        # Redis is unavailable. The database still has the work, and the sweep sends it again.
+        # Redis is unavailable. The work is still in the database, and the sweep sends it again.
         log.warning("could not send %s to %s: %s", task, queue, error)
         return False
     return True

@@ -1,6 +1,6 @@
 """Validates messages from node workers. Invalid messages are logged and dropped.
 
-A node's answer counts only for what that node was asked. The sender is identified by its signature
+Only the node that was asked may answer. The sender is identified by its signature
 (`provisioning.signed_celery`), never by the content.
 """
 
@@ -37,9 +37,10 @@ def received(data: Any, kind: type[T], *, of: str) -> T | None:
 
 
 def is_from_asked_node(pool: Pool, node_name: str) -> bool:
-    """Return whether the current message comes from the node, which must be the one that was asked.
+    """Return whether the current message comes from this node, which was asked.
 
-    For a pool of an engine: from a worker of the engine. Otherwise it is logged and operators are notified.
+    For a pool of an engine, the sender must be a worker of the engine. Other messages are logged, and
+    operators are notified.
     """
     if sender() in (_engine_queues() if not pool.runs_on_node else {node_queue(node_name)}):
         return True
@@ -72,7 +73,7 @@ def inventory_counts(pool: Pool, seen: Inventory) -> bool:
 
 
 def queues_of_sender(queues: Iterable[str]) -> list[str]:
-    """Return those of `queues` that the sender may consume."""
+    """Return the `queues` that the sender may consume."""
     own = {sender()} | ({ENGINE_QUEUE} if sender() in _engine_queues() else set())
     return [queue for queue in queues if queue in own]
 
@@ -86,7 +87,7 @@ def refused(report: RefusedReport) -> None:
         *(_line(report.task), report.off_s),
     )
     if reason == Refusal.FUTURE:
-        # Either side may be the node: to a node with a slow clock, our messages come from the future.
+        # Sender or receiver may be the node: if its clock is slow, our messages seem to come from the future.
         node = _line(reporter) if reporter != CONTROL else claimed
         notices.clock_off(node.removeprefix("node."), report.off_s)
     elif reason not in {Refusal.TOO_OLD, Refusal.REPEATED}:
@@ -94,7 +95,7 @@ def refused(report: RefusedReport) -> None:
 
 
 def open_reply(raw: bytes, *, key: str, queue: str) -> dict[str, Any] | None:
-    """Return the reply of the node asked by `queue`, stored under `key`. None if the sender is another.
+    """Return the reply under `key` of the node that consumes `queue`, or None for another sender.
 
     The reply is a JSON object; the caller validates its content.
     """

@@ -1,4 +1,4 @@
-"""Notices to operators about nodes, pools and devices. Repeated ones are folded."""
+"""Notifies operators about nodes, pools and devices. Repeated notifications are combined."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from portal.people.accounts.models import User
 FOLD = timedelta(minutes=15)
 REFUSED_FOLD = timedelta(days=1)
 MAX_NAMED = 3
-"""Maximum number of nodes named in a title. Above that, the pool is named."""
+"""Maximum number of nodes named in a title. Titles about more nodes name the pool."""
 
 
 def node_offline(pool: Pool, node: Node) -> None:
@@ -34,7 +34,7 @@ def pool_unreachable(pool: Pool, message: str) -> None:
 
 
 def devices_out(pool: Pool, kind: str, counts: Sequence[tuple[Node, int]]) -> None:
-    """Notify operators of devices, by node: failed (`ill`), `unseen` or missing (`disappeared`)."""
+    """Notify operators about failed (`ill`), `unseen` or missing (`disappeared`) devices, by node."""
     if not counts:
         return
     count = sum(number for _node, number in counts)
@@ -75,7 +75,7 @@ def clock_off(node: str, off_s: float) -> None:
 
 
 def messages_refused(claimed: str, reason: str, *, queue: str) -> None:
-    """Notify operators that messages in `queue` were rejected; at most one notice a day."""
+    """Notify operators that messages in `queue` were rejected, at most once a day."""
     if reason in {"undecodable", "unknown_task"}:
         _messages_dropped(reason, queue)
         return

@@ -1,4 +1,4 @@
-"""Port to the catalog: in which pools a user's flavors can start."""
+"""Port to the catalog: the pools in which a user's flavors can start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class OfferedPools:
 
 
 class PoolOffers(Protocol):
-    """Reads which pools are offered to users."""
+    """Reads the pools that are offered to users."""
 
     def to_user(self, actor: User) -> OfferedPools:
         """Return the pools that one of the user's teams can use, by their flavors. One query."""

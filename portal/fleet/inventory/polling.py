@@ -12,7 +12,7 @@ from provisioning.types import Failure, Inventory
 
 
 def refresh_due() -> None:
-    """Request the inventory of every pool where it is due."""
+    """Request all inventories that are due."""
     for pool in services.pools_due():
         request_inventory(pool)
 

@@ -55,7 +55,7 @@ def change(
 ) -> Pool:
     """Change the `fields`.
 
-    With `retiring`, nothing new is placed there; running workspaces continue. Raises `NotAllowed`,
+    With `retiring`, nothing new is placed in the pool; running workspaces continue. Raises `NotAllowed`,
     `InvalidInput`, `PreconditionFailed`, `NotFound`.
     """
     require_operator(actor)
@@ -95,7 +95,7 @@ def change(
 def restore(
     *, actor: User | SystemActor, pool: Pool, number: int, expected: frozenset[str] = etags.ANY
 ) -> Pool:
-    """Restore an earlier version as a new change. Raises like `change`."""
+    """Restore an earlier version as a new change. Raises the errors of `change`."""
     require_operator(actor)
     revision = history.revision(SubjectKind.POOL, pool.pk, number)
     return change(actor=actor, pool=pool, fields=revision.data, expected=expected, restored_from=number)
@@ -105,7 +105,7 @@ def restore(
 def delete(*, actor: User | SystemActor, pool: Pool, expected: frozenset[str] = etags.ANY) -> None:
     """Delete a retired, empty pool with its nodes and the flavors that exist only there.
 
-    The row stays for records of what ran there. Raises `NotAllowed`, `PreconditionFailed`, and
+    The row stays for the records about its workspaces. Raises `NotAllowed`, `PreconditionFailed`, and
     `StateConflict` if the pool takes or has workspaces.
     """
     require_operator(actor)
@@ -133,7 +133,7 @@ def delete(*, actor: User | SystemActor, pool: Pool, expected: frozenset[str] = 
 
 
 def changed_by(pool: Pool) -> str:
-    """Return the display name of who made the last change."""
+    """Return the display name of the account that made the last change."""
     return history.last_label(SubjectKind.POOL, pool.pk) or SYSTEM.label
 
 

@@ -1,8 +1,8 @@
 """Stores measurements from nodes, rolls minutes up to hours, and deletes old ones.
 
-Writers of a device's rows hold the lock of its `DeviceSeries`. Of two messages about the same minute, the one
-with more measurements wins in either order, and a roll-up never misses a concurrent minute. All operations
-are idempotent.
+Writers of a device's rows hold the lock of its `DeviceSeries`. If two messages are about the same minute, the
+one with more measurements wins, regardless of their order. A roll-up never misses a minute that is written
+concurrently. All operations are idempotent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_SAMPLES_PER_MESSAGE = 1024
 AHEAD_S = 120
 """Tolerated clock lead of a node, in seconds. Nodes send a minute only after its end."""
 UNMEASURED_IDLE_S = 5
-"""An idle minute may lack this many seconds of measurements. Unmeasured time counts as use."""
+"""Maximum unmeasured seconds of an idle minute. More unmeasured time counts as use."""
 SERIES_AT_ONCE = 64
 LARGEST = 2**31 - 1
 
@@ -48,7 +48,7 @@ COLUMNS = (
 
 
 class InvalidRollup(ValueError):
-    """A rollup is rejected. The text says why."""
+    """A rollup is rejected. The message explains why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def _locked_series(devices: Iterable[UUID]) -> list[DeviceSeries]:
 
 
 def _advance(series: DeviceSeries, row: DeviceMinute) -> None:
-    """Update the series by a minute: newest time, idle time, hours due for roll-up."""
+    """Update a series with a new minute: newest time, idle time, hours due for roll-up."""
     end_s = row.start_s + MINUTE_S
     idle = row.gpu_used_s == 0 and (row.gpu_s or 0) >= MINUTE_S - UNMEASURED_IDLE_S
     if end_s > series.newest_s:
@@ -184,14 +184,14 @@ def _advance(series: DeviceSeries, row: DeviceMinute) -> None:
             series.idle_since_s = row.start_s
         series.newest_s = end_s
     elif not idle and series.idle_since_s is not None and end_s > series.idle_since_s:
-        # A minute was sent again and shows activity after all.
+        # A minute that was sent again shows activity after all.
         series.idle_since_s = end_s if end_s < series.newest_s else None
     hour_s = row.start_s - row.start_s % HOUR_S
     series.due_s = hour_s if series.due_s is None else min(series.due_s, hour_s)
 
 
 def oldest_kept_hour_s(now_s: float) -> int:
-    """Return the start of the oldest hour whose minutes are all kept."""
+    """Return the start of the oldest hour of which all minutes are still stored."""
     oldest_s = int(now_s) - settings.BERTH_KEEP_MINUTES_DAYS * DAY_S
     return oldest_s - oldest_s % HOUR_S
 

@@ -66,7 +66,7 @@ def count_rows(counts: Counts) -> list[dict[str, Any]]:
 
 
 class TraitsSerializer(serializers.Serializer[Traits]):
-    """Traits declared by the pool's driver. They decide which operations the pool supports."""
+    """Traits declared by the pool's driver, such as supported operations."""
 
     plane = serializers.ChoiceField(
         [each.value for each in Plane],
@@ -179,7 +179,7 @@ class _Uses:
 class DeviceHolderSerializer(serializers.Serializer[DeviceHolder]):
     """A workspace that holds the device, or a share of it.
 
-    Only `share_milli` is set if you may not see the workspace, or your token lacks `workspaces:read`.
+    If you may not see the workspace, or your token lacks `workspaces:read`, only `share_milli` is set.
     """
 
     workspace_id = serializers.UUIDField(allow_null=True, help_text="Id of the workspace; null if hidden.")
@@ -274,7 +274,7 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
 
     @property
     def _uses(self) -> _Uses:
-        """Who holds the devices of the response, and their use: read once for all."""
+        """The allocations and use of all devices in the response, read once."""
         context: dict[str, Any] = self.context  # type: ignore[assignment]
         if "uses" not in context:
             shown: Any = self.root.instance
@@ -289,7 +289,7 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
 
 
 def _holders(request: UserRequest, devices: Collection[UUID]) -> Mapping[UUID, Sequence[DeviceHolder]]:
-    """Return who holds these devices. A token for pools alone shows no workspaces."""
+    """Return the allocations of these devices. A token for pools alone shows no workspaces."""
     held = device_holders().of_devices(request.user, devices)
     if has_scope(request, Scope.WORKSPACES_READ):
         return held

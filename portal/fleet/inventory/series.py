@@ -1,7 +1,7 @@
-"""Queries for measurements of devices. A gap stays a gap: unknown is neither idle nor busy.
+"""Queries for device measurements. Gaps are not filled: unknown is neither idle nor busy.
 
-Who held a device follows from the allocations. Use in an hour is divided by time if a holder had the device
-for part of it.
+Allocations show who used a device. If a device was allocated for a part of an hour, its use in that hour
+counts in proportion.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ MONTH = "month"
 SPANS = {HOUR: (MINUTE_S, 60), MONTH: (HOUR_S, 30 * 24)}
 """Seconds per point and number of points, by span."""
 FRESH_S = 3 * MINUTE_S
-"""Maximum age of the newest minute, in seconds, to count as current."""
+"""Maximum age in seconds of a minute that counts as current."""
 FEW_DEVICES = 256
-"""Up to this number of devices, their minutes are read by device instead of all."""
+"""Maximum number of devices whose minutes are read by device. For more devices, all minutes are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def _point(row: tuple[int | None, ...]) -> SeriesPoint:
 def newest(devices: Iterable[Device], *, now_s: float | None = None) -> dict[str, Sample]:
     """Return the newest sample by UUID. Empty without Redis. `devices` have their nodes loaded.
 
-    Each node's samples count for its own devices only.
+    Samples from a node about devices of other nodes are ignored.
     """
     uuids = defaultdict(list)
     for device in devices:
@@ -209,10 +209,9 @@ def newest_minutes(
 
 
 def current_samples(devices: Collection[Device], *, now: datetime) -> dict[str, Sample]:
-    """Return what is measured now, by UUID: the newest sample of the node, or else the newest minute.
+    """Return the current measurements by UUID: the node's newest sample, or else the newest minute.
 
-    `devices` have their nodes and pools loaded. One query and a read of Redis. Devices that no node
-    measures have minutes only.
+    `devices` have their nodes and pools loaded. One query and one Redis read.
     """
     now_s = now.timestamp()
     keys = [device.pk for device in devices] if len(devices) <= FEW_DEVICES else None
@@ -224,7 +223,7 @@ def current_samples(devices: Collection[Device], *, now: datetime) -> dict[str, 
 
 
 def idle_s(device: Device, now: datetime) -> int:
-    """Return for how many seconds the GPU has been idle, up to the newest minute.
+    """Return how many seconds the GPU has been idle, up to the newest minute.
 
     Missing data counts as use.
     """
@@ -265,7 +264,7 @@ def holders(device: Device, since: datetime, until: datetime) -> list[DeviceAllo
 
 
 def gpu_use(team: Team, since: datetime, *, now: datetime | None = None) -> GpuUse:
-    """Return for how long the team held real devices since `since`, and how much they were used."""
+    """Return how long the team held real devices since then, and how much they were used."""
     return gpu_uses([team.pk], since, now=now).get(team.pk, GpuUse())
 
 

@@ -55,7 +55,7 @@ REPORTED = (
 )  # fmt: skip
 """Attributes of a node that an inventory writes."""
 DISK_CHANGED = 8
-"""Free disk space counts as changed from one part in this many."""
+"""Free disk space counts as changed if it changes by at least one part in this many."""
 
 
 @transaction.atomic
@@ -78,8 +78,8 @@ def create_pool(
         inventory_due_at=timezone.now(),
     )
     if traits.device_checks is not DeviceChecks.NODE:
-        # Devices are not held back for checks that are meaningless or cannot run there. Operators can change
-        # this.
+        # Do not keep devices back for checks that are meaningless or cannot run in this pool. Operators can
+        # change this.
         pool.check_every_hours = pool.hand_out_max_age_hours = 0
         pool.check_required = pool.scrub_required = False
     try:
@@ -112,7 +112,7 @@ def pools_due() -> list[Pool]:
 
 
 def mark_asked(pool: Pool) -> None:
-    """Schedule the next inventory, and mark a pool that has been silent for long as unreachable."""
+    """Schedule the next inventory, and mark the pool as unreachable if it has been silent for too long."""
     now = timezone.now()
     Pool.objects.filter(pk=pool.pk).update(
         inventory_due_at=now + timedelta(seconds=settings.INVENTORY_INTERVAL_S)
@@ -152,7 +152,7 @@ def apply_inventory(*, pool: Pool, inventory: Inventory) -> None:
 def apply_inventory_failure(*, pool: Pool, failure: Failure) -> None:
     """Record that the driver could not take an inventory, and retry soon. Workspaces are not affected.
 
-    A GPU reset is not an error: the last inventory stays valid until the node can take another.
+    A GPU reset is not an error: the last inventory stays valid until the node can take a new one.
     """
     Pool.objects.filter(pk=pool.pk).update(
         inventory_due_at=timezone.now()
@@ -279,9 +279,9 @@ def expect_node(
 ) -> Node:
     """Create or reset the node of a machine that has joined.
 
-    It is offline until its first inventory, which is due at once.
+    The node is offline until its first inventory, which is due at once.
 
-    A `location` as in `locations` replaces an earlier one. Requires a transaction. Raises `InvalidInput`.
+    A `location` (see `locations`) replaces an earlier one. Requires a transaction. Raises `InvalidInput`.
     """
     require_operator(actor)
     node, created = Node.objects.get_or_create(pool=pool, name=name)
@@ -296,9 +296,9 @@ def expect_node(
 
 
 def retire_node(*, actor: User | SystemActor, pool: Pool, name: str, reason: str) -> None:
-    """Retire the node of a machine that is gone: it is no longer asked, and its messages no longer count.
+    """Retire the node of a machine that is gone. It gets no commands, and its messages are ignored.
 
-    Requires a transaction. Allocations stay until their absence is confirmed.
+    Requires a transaction. Allocations stay until the absence of their workspaces is confirmed.
     """
     require_operator(actor)
     node = Node.objects.select_for_update().filter(pool=pool, name=name).first()
@@ -312,7 +312,7 @@ def retire_node(*, actor: User | SystemActor, pool: Pool, name: str, reason: str
 
 
 def forget_node(*, actor: User | SystemActor, pool: Pool, name: str) -> None:
-    """Delete a retired node unless other rows refer to it, as after a placement or check.
+    """Delete a retired node, unless other rows refer to it, such as allocations or checks.
 
     Requires a transaction.
     """

@@ -1,6 +1,7 @@
-"""Use of GPUs over time: how many were allocated, how busy they were, and how much memory they used.
+"""GPU use over time: how many GPUs were allocated, how busy they were, and how much memory they used.
 
-Allocations are exact. Measurements are those of `series`: a gap stays a gap. Simulated devices have none.
+Allocations are exact. Measurements come from `series`, and gaps are not filled. Simulated devices have no
+measurements.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ DAYS = {WEEK: 7, MONTH: 30}
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`count` steps of `step_s` seconds from `start_s` (UTC), a minute or an hour. The last has `now_s`."""
+    """`count` steps of `step_s` seconds from `start_s` (Unix time). The last step contains `now_s`."""
 
     start_s: int
     step_s: int
@@ -37,13 +38,13 @@ class Window:
         return self.start_s + self.step_s * self.count
 
     def elapsed_s(self, step: int) -> int:
-        """Return how many seconds of a step are over; at least 1."""
+        """Return how many seconds of a step have elapsed, at least 1."""
         return max(1, min(self.step_s, self.now_s - self.start_s - self.step_s * step))
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredUse:
-    """Values per step: mean utilisation in percent, and memory in use in MiB. None is not measured."""
+    """Values per step: mean utilisation in percent, and used memory in MiB. None means not measured."""
 
     gpu_pct: Values
     memory_mib: Values
@@ -51,7 +52,7 @@ class MeasuredUse:
 
 @dataclass(frozen=True, slots=True)
 class AllocatedUse(MeasuredUse):
-    """The same while devices were allocated, with maxima: of any device, and the sum of each one's memory.
+    """Like `MeasuredUse`, for allocated devices, with maxima of use and of memory.
 
     A maximum is None if a device was allocated for only part of the step, since another workspace may have
     caused it.
@@ -63,7 +64,7 @@ class AllocatedUse(MeasuredUse):
 
 @dataclass(frozen=True, slots=True)
 class _Interval:
-    """Time for which `milli` of 1000 of a device was allocated, in UTC seconds."""
+    """A period in which `milli` of 1000 of a device was allocated, in Unix time."""
 
     device: UUID
     milli: int
@@ -84,7 +85,7 @@ def _until(now: datetime, step_s: int, count: int) -> Window:
 
 
 def measured_use(devices: QuerySet[Device], window: Window) -> MeasuredUse:
-    """Return mean utilisation and total memory of these GPUs, for all their users. One query."""
+    """Return the mean utilisation and total used memory of these GPUs. One query."""
     model = _model(window)
     gpus = devices.filter(kind=DeviceKind.GPU.value).order_by().values("pk")
     rows = (
@@ -103,7 +104,7 @@ def measured_use(devices: QuerySet[Device], window: Window) -> MeasuredUse:
 
 
 def allocated(rows: QuerySet[AllocatedDevice], window: Window) -> Values:
-    """Return how many devices were allocated in each step on average; shares count in part. One query.
+    """Return the average number of allocated devices per step. Shares count as fractions. One query.
 
     MIG instances count as devices, as in `counting`.
     """
@@ -118,7 +119,8 @@ def allocated(rows: QuerySet[AllocatedDevice], window: Window) -> Values:
 def allocated_use(rows: QuerySet[AllocatedDevice], window: Window) -> AllocatedUse:
     """Return the use of devices while they were allocated by these rows. Two queries.
 
-    A share counts in part. Memory is that of whole GPUs only, since others use the rest of a shared one.
+    Shares count as fractions. Memory is that of whole GPUs only, because other workspaces use the rest of a
+    shared GPU.
     """
     intervals = list(_intervals(rows, window))
     measured = _measurements({interval.device for interval in intervals}, window)
@@ -154,7 +156,7 @@ def _intervals(rows: QuerySet[AllocatedDevice], window: Window) -> Iterator[_Int
 
 
 def _steps(interval: _Interval, window: Window) -> Iterator[tuple[int, float]]:
-    """Yield each step of the interval with the seconds that both share."""
+    """Yield each step that overlaps the interval, and the overlap in seconds."""
     step = int(interval.begun_s - window.start_s) // window.step_s
     while step < window.count:
         start_s = window.start_s + window.step_s * step
@@ -166,7 +168,7 @@ def _steps(interval: _Interval, window: Window) -> Iterator[tuple[int, float]]:
 
 @dataclass(frozen=True, slots=True)
 class _Measurement:
-    """The measurements of a device in a step; None is not measured."""
+    """The measurements of a device in one step; None means not measured."""
 
     pct_s: int | None
     gpu_s: int | None
@@ -179,7 +181,7 @@ _MEASURED_COLUMNS = ("gpu_pct_s", "gpu_s", "gpu_max_pct", "memory_mib", "memory_
 
 
 class _StepSum:
-    """The use of several devices in one step. `throughout`: all were allocated for all of it."""
+    """The use of several devices in one step. `throughout`: all were allocated for the whole step."""
 
     __slots__ = ("gpu_max_pct", "memory_max_mib", "memory_mib", "seen_s", "throughout", "used_s")
 
@@ -192,7 +194,7 @@ class _StepSum:
         self.throughout = True
 
     def add(self, interval: _Interval, measurement: _Measurement, part: float) -> None:
-        """Add a device that was allocated for this part of the step."""
+        """Add a device that was allocated for this fraction of the step."""
         share = part * interval.milli / WHOLE_DEVICE_MILLI
         self.used_s += (measurement.pct_s or 0) / 100 * share
         self.seen_s += (measurement.gpu_s or 0) * share

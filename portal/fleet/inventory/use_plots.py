@@ -1,4 +1,4 @@
-"""Plots of the use of GPUs: allocated devices, utilisation, memory. Pure functions."""
+"""Plots of GPU use: allocated devices, utilisation, memory. Pure functions."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SPAN_TEXTS = ((WEEK, gettext_lazy("Last 7 days")), (MONTH, gettext_lazy("Last 30
 
 @dataclass(frozen=True, slots=True)
 class UsePlots:
-    """Plots of use, and sentences about what is not shown and why."""
+    """Plots of use, and notes about missing plots."""
 
     plots: tuple[Plot, ...]
     notes: tuple[str, ...] = ()
 
 
 def allocated_plot(values: Values, window: Window, *, devices: int | None = None) -> Plot:
-    """Return the plot of allocated devices; `devices` is how many there are now."""
+    """Return the plot of allocated devices; `devices` is their current number."""
     average = plots.mean(values) or 0.0
     counts = {"average": format_number(average, 1), "total": format_number(devices or 0)}
     if devices:
@@ -46,13 +46,13 @@ def allocated_plot(values: Values, window: Window, *, devices: int | None = None
 
 
 def utilisation_title(average: float) -> str:
-    """Return the finding of a plot of GPU use."""
+    """Return the title of a plot of GPU use, which states the result."""
     text = _("under %(percent)s") % {"percent": "1 %"} if 0 < average < 0.5 else plots.text_of(average, "%")
     return _("GPU use: %(average)s on average") % {"average": text}
 
 
 def memory_title(peak: float, total: float) -> str:
-    """Return the finding of a plot of GPU memory in GiB; `total` is 0 without a limit."""
+    """Return the title of a plot of GPU memory in GiB; `total` is 0 for no limit."""
     texts = {"max": format_number(peak, 1), "total": format_number(total, 1)}
     title = _("GPU memory: up to %(max)s of %(total)s GiB") if total else _("GPU memory: up to %(max)s GiB")
     return title % texts
@@ -125,7 +125,7 @@ def span_of(requested: str) -> str:
 def use_plots(
     first: Plot | None, use: MeasuredUse, window: Window, *, total_mib: int, simulated: bool
 ) -> UsePlots:
-    """Return a first plot, if any, with those of the measured use, and a note if nothing was measured."""
+    """Return the `first` plot, if any, and those of measured use, with a note if nothing was measured."""
     plots = (first, utilisation_plot(use, window), memory_plot(use, window, total_mib=total_mib))
     measured = any(value is not None for value in (*use.gpu_pct, *use.memory_mib))
     notes: tuple[str, ...] = ()
@@ -151,8 +151,8 @@ def page_context(
 ) -> dict[str, Any]:
     """Return the context of `templates/components/use_page.html`.
 
-    The page is refreshed every `every_s` seconds, or with `live_delay_ms` that long after each `measured`
-    event of its stream. `shown_at` is the path of the page whose address gets the chosen span.
+    The page reloads its plots every `every_s` seconds or, with `live_delay_ms`, after this delay following
+    each `measured` event. `shown_at` is the path of the page whose URL gets the selected span.
     """
     return {
         "plots": plots.plots,

@@ -1,4 +1,4 @@
-"""Berth's certificate authority. Independent of Django, because the launcher uses it, too.
+"""Berth's certificate authority. Independent of Django, because the launcher uses it too.
 
 Names in certificates are chosen by Berth, never taken from a request. A node's certificate is for
 `node:<name>` and serves as client certificate to the control plane and as server certificate to the front
@@ -23,7 +23,7 @@ DAYS = 3650
 NODE_DAYS = 90
 FRONT_NAME = "front-door.berth.internal"
 PORTAL_NAME = "portal.berth.internal"
-"""Server name of the nodes' doors, independent of the address that machines connect to."""
+"""Server name of the nodes' door, independent of the address that machines connect to."""
 NODE_SUFFIX = ".node.berth.internal"
 AUTHORITY_FILE, AUTHORITY_KEY_FILE = "authority.pem", "authority.key"
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH

@@ -1,4 +1,4 @@
-"""Condition of a machine, with explanations, for pages, REST and its node."""
+"""Conditions of machines, with explanations, for pages, REST and nodes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ LOOKS: Mapping[Condition, ConditionBadge] = {
 
 
 BEFORE_OFFLINE = frozenset({Condition.REVOKED, Condition.LEFT, Condition.CLONED, Condition.WAITING})
-"""Conditions that explain the silence of a machine."""
+"""Conditions that explain why a machine is silent."""
 
 
 def conditions_of(machine: Any, now: datetime) -> list[Condition]:
@@ -94,7 +94,7 @@ def condition_of(machine: Any, now: datetime) -> Condition:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """The state of a node. `age` says since when it is silent, and `cause` why; both empty if it reports."""
+    """The state of a node. `age` and `cause` say how long and why it is silent; empty if it reports."""
 
     condition: Condition
     age: str = ""
@@ -106,12 +106,12 @@ class NodeState:
 
     @property
     def stale(self) -> bool:
-        """Whether its values are the last known ones."""
+        """Whether the values are the last known ones."""
         return bool(self.age)
 
 
 def state_of_node(node: Node, machine: Any | None, now: datetime) -> NodeState:
-    """Return the state of a node, with the age of what is known of it. Reads its pool.
+    """Return the state of a node, with the age of the last report. Reads its pool.
 
     `machine` is its machine (`selectors.machines_by_node`), or None if it never joined.
     """
@@ -129,7 +129,7 @@ def state_of_node(node: Node, machine: Any | None, now: datetime) -> NodeState:
 
 
 def notes_of(machine: Any, now: datetime) -> list[str]:
-    """Return explanations for a machine, each with a next action."""
+    """Return notes about a machine's conditions, each with a next action."""
     notes = [_note(condition, machine) for condition in conditions_of(machine, now)]
     if machine.state == MachineState.ACTIVE and machine.certificate_expires_at - now < EXPIRES_SOON:
         notes.append(

@@ -20,7 +20,7 @@ class MachineEnded(DomainEvent):
 class MachineLeaving(DomainEvent):
     """A machine wants to leave.
 
-    Its workspaces are stopped immediately with `stop`, else moved with notice.
+    With `stop`, its workspaces are stopped immediately, else preempted with notice.
     """
 
     pool_id: UUID

@@ -1,8 +1,8 @@
 """The nodes' door: configuration, and authentication of its requests.
 
 The door (a separate Caddy) authenticates itself with a header derived from the gateway secret, like the front
-door. It passes on the name and certificate serial of the connected node, and drops these headers from
-clients. Uses only the standard library.
+door. The door adds the name and certificate serial of the connected node as headers, and drops these headers
+from clients. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NANOSECOND = 10**9
 
 
 def token_of(gateway_secret: str) -> str:
-    """Return the token by which the door authenticates itself."""
+    """Return the token with which the door authenticates itself."""
     return hmac.new(gateway_secret.encode(), b"berth:nodes-door", hashlib.sha256).hexdigest()
 
 
@@ -57,16 +57,16 @@ def caddy_config(
     """Return Caddy's JSON configuration for the door.
 
     - `listen`: path of a Unix socket, relative to Caddy's folder. `portal.embedded.door_guard` in front of it
-      passes on the client of each connection.
+      forwards the client's address of each connection.
     - `authority`, `certificate`, `key`: PEM files.
     - `web_url`: the portal's web processes.
     - `storage`: a folder for Caddy.
-    - `front`: `host:port` of the front door, which forwards a node with a ticket to a home that moves to it.
+    - `front`: `host:port` of the front door, through which a node with a ticket reads a home moving to it.
     - `domain`: domain of workspaces.
     """
     subject = "{http.request.tls.client.subject}"
     own = {DOOR_HEADER: [token_of(gateway_secret)]}
-    # Makes the portal trust the door's X-Forwarded-For, and refuse agent requests.
+    # With this header, the portal trusts the door's X-Forwarded-For, and refuses agent requests.
     proof = {front_door.TOKEN_HEADER: [front_door.token_of(gateway_secret)]}
     node = {NODE_HEADER: ["{http.regexp.node.1}"], SERIAL_HEADER: ["{http.request.tls.client.serial}"]}
 

@@ -1,4 +1,4 @@
-"""Joining, key rotation and leaving of machines."""
+"""Joins machines, rotates their keys and lets them leave."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ LOCATION = rf"^({location.PATTERN})?$"
 
 @dataclass(frozen=True, slots=True)
 class NodeJoinRequest:
-    """Request to join with a token.
+    """A request to join with a token.
 
-    `clock` is the machine's unix time. An empty `address` means the peer's. An empty `rack` or `block` keeps
-    that of a node that joins again.
+    `clock` is the machine's unix time. An empty `address` means the peer's address. If a node joins again, an
+    empty `rack` or `block` keeps the stored value.
     """
 
     token: Annotated[str, Meta(max_length=300)]
@@ -74,7 +74,7 @@ class NodeJoinRequest:
 
 @dataclass(frozen=True, slots=True)
 class Rotate:
-    """Request of a node for a new certificate, signing key and password."""
+    """A node's request for a new certificate, signing key and password."""
 
     csr: Annotated[str, Meta(max_length=8192)]
     signing_key: Annotated[str, Meta(max_length=200)]
@@ -82,10 +82,10 @@ class Rotate:
 
 @dataclass(frozen=True, slots=True)
 class NodeLeaveRequest:
-    """Request of a node to leave. `workspaces` decides about workspaces placed there.
+    """A node's request to leave. `workspaces` decides about workspaces placed there.
 
-    - empty: the request is refused while there are any;
-    - `drain`: they are asked to move, with notice;
+    - empty: the request is refused while there are workspaces;
+    - `drain`: they are preempted with notice;
     - `stop`: they are stopped immediately.
     """
 
@@ -113,7 +113,7 @@ class RedisAccess:
 
 @dataclass(frozen=True, slots=True)
 class NodeCredentials:
-    """Response to a machine. The password is stored nowhere else. Certificates are in PEM."""
+    """Credentials for a machine. The password is stored nowhere else. Certificates are in PEM."""
 
     node: str
     pool: str
@@ -182,12 +182,12 @@ def rotate(*, node: str, serial: str, request: Rotate) -> NodeCredentials:
 
 
 def leave(*, node: str, serial: str, request: NodeLeaveRequest) -> NodeWorkspaces | None:
-    """Let a node leave. Returns what is still placed there if that has to end first, else None.
+    """Let a node leave. Returns its workspaces if they have to end first, else None.
 
     The node then takes no new work and repeats the request until it may leave. Raises `PortalError`.
     """
     with transaction.atomic():
-        # Prevents placements between the check and leaving.
+        # Prevents placements between the check and the end of the membership.
         PlacementLock.hold()
         machine = active_machine(node, serial, lock=True)
         node_workspaces = workspaces_on(machine)
@@ -203,7 +203,7 @@ def leave(*, node: str, serial: str, request: NodeLeaveRequest) -> NodeWorkspace
 
 
 def node_workspaces(*, node: str, serial: str) -> NodeWorkspaces:
-    """Return what is placed on an active node. Raises `PortalError` for other nodes."""
+    """Return the workspaces placed on an active node. Raises `PortalError` for other nodes."""
     return workspaces_on(active_machine(node, serial))
 
 
@@ -219,7 +219,7 @@ def workspaces_on(machine: Machine) -> NodeWorkspaces:
 def active_machine(node: str, serial: str, *, lock: bool = False) -> Machine:
     """Return the active machine whose certificate has this name and serial. Raises `NotAllowed`.
 
-    A replaced certificate indicates that a second machine uses the name (`IDENTITY_REPLACED`).
+    If the certificate was replaced, a second machine may be using the name (`IDENTITY_REPLACED`).
     """
     rows = Machine.objects.select_related("pool").filter(name=node, state=MachineState.ACTIVE)
     machine = (rows.select_for_update(of=("self",)) if lock else rows).first()
@@ -256,7 +256,7 @@ def end(machine: Machine, state: MachineState, *, reason: str) -> None:
 
 
 def _token(text: str) -> JoinToken:
-    """Return the join token, locked so that only one machine uses it. Raises `PortalError`."""
+    """Return the join token, locked so that only one machine can use it. Raises `PortalError`."""
     parsed = tokens.parse(text)
     token = None
     if parsed is not None:
@@ -419,5 +419,5 @@ def _name_taken_error(name: str) -> PortalError:
 
 
 def _error_with_code(error: type[PortalError], code: MachineCode, **params: object) -> PortalError:
-    """Return an error with `code`, which the joining machine acts on."""
+    """Return the error with another `code`, on which the joining machine acts."""
     return error(Reason(code, params), code=code)

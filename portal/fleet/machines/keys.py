@@ -1,4 +1,4 @@
-"""Signing keys of joined machines, as senders of messages."""
+"""Signing keys of joined machines, to verify the senders of messages."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Directory:
     def refuses(self, sender: str) -> bool:
         """Return whether this sender is a machine that is no longer trusted, even if its row was deleted.
 
-        A deleted machine leaves a retired node or nothing. Keys cached by a process are then rejected as
-        well.
+        A deleted machine leaves a retired node or nothing. Even keys that a process has cached are rejected
+        then.
         """
         name = sender.removeprefix(signing.sender_of(""))
         state = Machine.objects.filter(name=name).values_list("state", flat=True).first()

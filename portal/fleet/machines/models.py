@@ -18,7 +18,7 @@ class MachineState(models.TextChoices):
 
 
 class JoinToken(models.Model):
-    """Lets one machine join `pool`. `digest` is the SHA-256 of its secret, which is shown only once."""
+    """A token with which one machine can join `pool`. `digest` is the SHA-256 of its secret."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     pool = models.ForeignKey("inventory.Pool", on_delete=models.CASCADE, related_name="join_tokens")
@@ -41,12 +41,12 @@ class JoinToken(models.Model):
 
 
 class Machine(models.Model):
-    """Identity of a node that has joined. Its node is the one with this name in `pool`.
+    """The identity of a machine that has joined. Its node has the same name in `pool`.
 
     After a rotation, the former signing key, password and certificate stay valid until `former_until`. Keys
-    are public keys, passwords are SHA-256 digests. `instance` was chosen by the machine when joining;
-    `machine_id` is a digest of the machine's own id. `boot`, `former_boot` and other values from heartbeats
-    are self-reported.
+    are public keys; passwords are stored as SHA-256 digests. The machine chose `instance` when it joined;
+    `machine_id` is a digest of its machine id. `boot`, `former_boot` and other values from heartbeats are
+    self-reported.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

@@ -1,4 +1,4 @@
-"""Endpoints for machines behind the nodes' door: authority, join, rotate, leave, standing."""
+"""Endpoints for machines behind the nodes' door: authority, join, rotate, leave, workspaces."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ View = Callable[..., HttpResponse]
 
 
 class BadBody(Exception):
-    """The body is invalid. The text says why."""
+    """The body is invalid. The message explains why."""
 
 
 def require_door(view: View) -> View:
@@ -51,7 +51,7 @@ def require_door(view: View) -> View:
             request.headers.get(door.DOOR_HEADER, ""), settings.BERTH_GATEWAY_SECRET
         ):
             return plain_response(404, "not_found", "There is no such endpoint.", request)
-        # Read by programs and by logs on other machines.
+        # For programs and for logs on other machines.
         with override("en"):
             return _call_view(view, request)
 
@@ -60,7 +60,8 @@ def require_door(view: View) -> View:
 
 def _call_view(view: View, request: HttpRequest) -> HttpResponse:
     try:
-        # Counted by node, so that nodes behind one address do not prevent others from joining.
+        # Count requests by node, so that one node does not keep other machines behind the same address from
+        # joining.
         wait_s = rate_limits.count(
             f"nodes:{request.headers.get(door.NODE_HEADER) or _network()}", PER_ADDRESS
         )

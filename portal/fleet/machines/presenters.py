@@ -1,4 +1,4 @@
-"""Presentation of machines."""
+"""Presenters for the pages of machines."""
 
 from __future__ import annotations
 

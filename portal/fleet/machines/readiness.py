@@ -1,4 +1,4 @@
-"""Problems that keep workspaces of a pool from starting."""
+"""Finds problems that keep a pool's workspaces from starting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMED = 20
 
 
 def missing_requirements(pool: Pool) -> list[Reason]:
-    """Return what keeps workspaces from starting or being reached, most severe first. Five queries."""
+    """Return why workspaces cannot start or be reached, most severe reason first. Five queries."""
     reasons = []
     if not pool.enabled:
         reasons.append(Reason(MachineCode.POOL_IS_OFF))

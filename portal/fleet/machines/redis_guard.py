@@ -1,9 +1,9 @@
-"""Keeps room in Redis for the portal: nodes may hold at most half of its memory.
+"""Keeps room in Redis for the portal: nodes may use at most half of its memory.
 
 Redis can limit neither the keys nor the bytes of a user. Each worker of the control plane therefore checks
-Redis every second in a thread, which needs no queue and works while Redis is full. Above half, the nodes that
-hold the most lose their messages and are refused for a minute. Messages are only hints
-(docs/adr/0001-redis-client-and-transport.md), so nothing is lost but time.
+Redis every second in a thread, which needs no queue and works while Redis is full. Above half, the messages
+of the nodes that use the most are deleted, and these nodes are refused for a minute. Messages are only hints
+(docs/adr/0001-redis-client-and-transport.md), so only time is lost.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ CHECK_EVERY_S = 1.0
 NODES_SHARE = 0.5
 NEARLY_FULL = 0.75
 MIN_BYTES = 4 << 20
-"""A node that holds less never loses anything."""
+"""Messages of nodes that use less memory are never deleted."""
 MAX_REPLIES = 20_000
-"""A node with more is over its share regardless of their sizes, because counting them takes too long."""
+"""Nodes with more messages exceed their share regardless of sizes, which would take too long to add up."""
 PAUSE_S = 60
 REPORT_EVERY_CHECKS = 60
 PAGE = 1000
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FloodingNode:
-    """A node whose messages were deleted. `held_mib` were in Redis before; None if there were too many."""
+    """A node whose messages were deleted. `held_mib` is their size; None if there were too many."""
 
     node: str
     held_mib: int | None
@@ -63,7 +63,7 @@ class Memory:
 
 
 def memory(client: redis.Redis) -> Memory:
-    """Return the memory of Redis. Raises `RedisError`."""
+    """Return the memory use and limit of Redis. Raises `RedisError`."""
     memory = cast("dict[str, Any]", client.info("memory"))
     return Memory(int(memory["used_memory"]), int(memory["maxmemory"]))
 
@@ -83,7 +83,7 @@ def delete_floods(client: redis.Redis) -> list[FloodingNode]:
         nodes = settings.BERTH_ENGINE_NODES if name == ENGINE_QUEUE else [name]
         for node in nodes:
             redis_users.refuse(client, node)
-        # Until this frees memory, Redis may be too full to store how long the pause lasts.
+        # Free memory first, because Redis may be too full to store the duration of the pause.
         _delete(client, name)
         for node in nodes:
             redis_users.set_refusal_period(client, node, for_s=PAUSE_S)
@@ -92,7 +92,7 @@ def delete_floods(client: redis.Redis) -> list[FloodingNode]:
 
 
 def _held(client: redis.Redis) -> Counter[str]:
-    """Return the bytes that each node holds; those of `engine` can be of any engine's node."""
+    """Return the bytes that each node uses. Those of `engine` can belong to any engine worker's node."""
     sizes: defaultdict[str, float] = defaultdict(float)
     keys = [(name, key) for name in node_users.names(client) for key in redis_rules.keys_of(name)]
     keys.append((ENGINE_QUEUE, KEY_PREFIX + ENGINE_QUEUE))
@@ -159,7 +159,7 @@ class Guard:
                 log.debug("could not check Redis: %s", error)
 
     def check(self) -> None:
-        """Relieve Redis if necessary, and end pauses. Raises `RedisError`."""
+        """Free memory in Redis if necessary, and end pauses. Raises `RedisError`."""
         if self._paused is None:
             self._paused = redis_users.refused_nodes(self._client)
         self._paused = {name for name in self._paused if not redis_users.resume(self._client, name)}

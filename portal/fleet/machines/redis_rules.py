@@ -1,4 +1,4 @@
-"""ACL rules of nodes in Redis. Plain Python, because the launcher of Redis writes them, too."""
+"""ACL rules of nodes in Redis. Plain Python, because the launcher of Redis uses them too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from provisioning import node_users
 from provisioning.service.environ import NODE_NAME
 
-# Exactly what kombu and the node's code use. There are no scripts: one could stop Redis or fill its memory.
+# Exactly the commands that kombu and the node's code use. No scripts, which could block Redis or fill its
+# memory.
 _CONNECTION = (
     "+auth", "+hello", "+ping", "+select", "+time", "+client|setinfo", "+client|setname",
     "+multi", "+exec", "+discard", "+unwatch",

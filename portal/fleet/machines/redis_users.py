@@ -1,6 +1,6 @@
-"""Keeps the Redis users of machines in step with their rows.
+"""Synchronises the Redis users of machines with their rows.
 
-Redis may lose all users, as on a restart; `sync` restores them. Deleting a user closes its connections.
+Redis loses its users on a restart; `sync` restores them. Deleting a user closes its connections.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ def set_refusal_period(client: redis.Redis, name: str, *, for_s: int) -> None:
 
 
 def resume(client: redis.Redis, name: str) -> bool:
-    """Admit the node again, unless it is too early; return whether it may connect. Raises `RedisError`."""
+    """Admit the node again unless it is too early, and return whether it may connect. Raises `RedisError`."""
     if client.exists(PAUSED_PREFIX + name):
         return False
     if name in node_users.names(client):
-        # It may have been revoked meanwhile: its user must not be created again.
+        # The machine may have been revoked meanwhile, so do not create its user again.
         client.execute_command("ACL", "SETUSER", node_users.user_of(name), "on")
     return True
 
 
 def refused_nodes(client: redis.Redis) -> set[str]:
-    """Return the nodes whose user is off. Raises `RedisError`."""
+    """Return the nodes whose Redis user is disabled. Raises `RedisError`."""
     rules: Any = client.acl_list()
     lines = [line.decode() if isinstance(line, bytes) else line for line in rules]
     users = (line.split(" ", 3) for line in lines)
@@ -96,7 +96,7 @@ def end_connections(name: str) -> None:
 
 
 def _digests(names: list[str] | None) -> dict[str, tuple[str, ...]]:
-    """Return valid password digests by machine. Empty if it has left or is revoked."""
+    """Return the valid password digests by machine; empty for machines that have left or are revoked."""
     rows = Machine.objects.all() if names is None else Machine.objects.filter(name__in=names)
     now = timezone.now()
     digests: dict[str, tuple[str, ...]] = dict.fromkeys(names or (), ())

@@ -34,7 +34,7 @@ _PLACED = (
 
 
 def machines_with_nodes() -> QuerySet[Machine]:
-    """Return machines with data of their nodes: `node_id`, `online`, `cordoned`, `seen_at`, and `placed`."""
+    """Return machines with `node_id`, `online`, `cordoned`, `seen_at` and `placed` of their nodes."""
     return (
         Machine.objects.select_related("pool")
         .annotate(
@@ -49,7 +49,7 @@ def machines_with_nodes() -> QuerySet[Machine]:
 
 
 def machines(actor: User) -> QuerySet[Machine]:
-    """Return all machines with data of their nodes. Raises `NotAllowed`."""
+    """Return all machines with the state of their nodes. Raises `NotAllowed`."""
     policies.require_see(actor)
     return machines_with_nodes()
 
@@ -68,7 +68,7 @@ def machines_by_node(pool: Pool, names: Iterable[str]) -> dict[str, Machine]:
 
 
 def machine_of_workspace(workspace_id: UUID, pool_id: UUID | None) -> Machine | None:
-    """Return the machine that a workspace is placed on, or None for a node that did not join."""
+    """Return the machine on which a workspace is placed, or None for a node that did not join."""
     placed = Allocation.objects.filter(workspace=workspace_id, released_at=None).values("node__name")
     return Machine.objects.filter(pool=pool_id, name__in=placed).first()
 

@@ -1,4 +1,4 @@
-"""Operations on machines by operators: join tokens, revocation, removal."""
+"""Operations for operators: create join tokens, and revoke or remove machines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAX_REASON = 200
 
 
 def may_join(pool: Pool) -> Reason | None:
-    """Return why no machine can join the pool, or None if one can."""
+    """Return why machines cannot join the pool, or None if they can."""
     if not pool.runs_on_node:
         return Reason(MachineCode.POOL_TAKES_NO_MACHINES, {"pool": pool.name})
     if not settings.BERTH_NODES_ADDRESS:
@@ -112,10 +112,11 @@ def remove(
 ) -> None:
     """Delete a machine that has left or was revoked. Its name can be reused.
 
-    `give_up` ends what is placed on its node, in the same transaction and under the placement lock, and
-    returns data for the audit log. Without it, nothing may be placed there and no home may exist only there.
+    `give_up` ends the workspaces placed on its node, in the same transaction and under the placement lock,
+    and returns data for the audit log. Without `give_up`, nothing may be placed there, and no home may exist
+    only there.
 
-    Raises `NotFound`, `NotAllowed`, `StateConflict` (still joined, or something is placed there) and
+    Raises `NotFound`, `NotAllowed`, `StateConflict` (still joined, or workspaces are placed there) and
     `Unavailable` if its Redis user cannot be deleted.
     """
     require_operator(actor)

@@ -19,7 +19,7 @@ from portal.people.accounts.models import User
 from provisioning.types import NodeHello
 
 CLONED_FOR = timedelta(days=1)
-"""Time for which a detected clone is shown after it was last seen."""
+"""How long pages show a detected clone after it was last seen."""
 
 
 @transaction.atomic
@@ -48,7 +48,7 @@ def record_heartbeat(*, name: str, hello: NodeHello) -> None:
 
 @transaction.atomic
 def replaced_identity_shown(*, name: str) -> None:
-    """Record that a replaced certificate was presented of the machine."""
+    """Record that a client presented a replaced certificate of the machine."""
     machine = Machine.objects.select_for_update().filter(name=name, state=MachineState.ACTIVE).first()
     if machine is not None:
         _note_clone(machine)

@@ -45,5 +45,5 @@ def parse(text: str) -> tuple[UUID, str] | None:
 
 
 def secret_matches(secret: str, token: JoinToken) -> bool:
-    """Return whether the secret belongs to this token. Constant-time comparison."""
+    """Return whether the secret belongs to this token. Compares in constant time."""
     return hmac.compare_digest(digest_of(secret), token.digest)

@@ -1,4 +1,4 @@
-"""Periodic maintenance: Redis users, expired credentials, old tokens."""
+"""Periodic cleanup of Redis users, replaced credentials and old tokens."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def run() -> None:
 
 
 def delete_replaced_credentials() -> None:
-    """Delete replaced keys and passwords after their overlap."""
+    """Delete replaced keys and passwords once their overlap period has ended."""
     now = timezone.now()
     for machine in Machine.objects.filter(former_until__lte=now):
         ended = Machine.objects.filter(pk=machine.pk, former_until=machine.former_until).update(
             former_signing_key="", former_password_digest="", former_certificate_serial="", former_until=None
         )
         if ended and redis_users.sync([machine.name]):
-            # Connections opened with the old password would stay open otherwise.
+            # Otherwise connections opened with the old password would stay open.
             redis_users.end_connections(machine.name)

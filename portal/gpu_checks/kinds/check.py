@@ -1,4 +1,4 @@
-"""Checks of a device by the CUDA validation workload."""
+"""Checks of a device with the CUDA validation workload."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LABELS: Mapping[CheckLevel, str | Promise] = {
 
 
 class CheckHandler(DeviceProofHandler):
-    """A check of one device at one of three levels. It can measure the links to two idle devices."""
+    """A check of one device at one of three levels. Can also measure the links to two idle devices."""
 
     kind = CheckKind.CHECK
     noun = "check"
@@ -99,7 +99,7 @@ class CheckHandler(DeviceProofHandler):
 def _warn_peers(run: GpuCheckRun, reading: RunResult) -> None:
     """Warn about two peers that exchange wrong words, and notify operators.
 
-    Neither is cordoned, because it is not known which one is faulty. The run's own device is not involved.
+    Cordons neither peer, because the faulty one is unknown. The run's own device is not involved.
     """
     peers_by_uuid = {
         peer.uuid: peer for peer in run.peers.select_related("node", "node__pool").order_by("index")
@@ -139,7 +139,7 @@ def _warn_peer(device_id: UUID, warning: str) -> None:
 
 
 def _lift_parent(device: Device) -> None:
-    """Lift the cordon of a GPU caused by an instance, if none of its instances is cordoned."""
+    """Lift a GPU's cordon that was caused by an instance, unless another instance is cordoned."""
     parent = Device.objects.filter(
         uuid=device.parent_uuid, node=device.node_id, cordoned=True, cordon_cause=CordonCause.CHECK
     ).first()

@@ -1,4 +1,4 @@
-"""Base class of checks and scrubs: a run proves one device, cordons it on failure and lifts its cordon."""
+"""Base class of checks and scrubs, which prove one device: failures cordon it, passes lift the cordon."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from provisioning.types import DeviceKind
 
 
 class DeviceProofHandler(JudgedHandler):
-    """A run whose verdict is about its device alone. It can be requested, and is repeated after a failure."""
+    """A run whose verdict is about its device alone. Can be requested, and is repeated after a failure."""
 
     passes_by_itself: ClassVar[frozenset[str]]
-    """Values of a device's `recovery` after which a run may pass without a repair."""
+    """Values of a device's `recovery` with which a run may pass without a repair."""
     recheck_level: ClassVar[CheckLevel]
     """Level of the run that lifts the cordon."""
     repeat_label: ClassVar[str | Promise]
@@ -49,11 +49,11 @@ class DeviceProofHandler(JudgedHandler):
 
     @abstractmethod
     def is_required_by(self, pool: Pool) -> bool:
-        """Return whether the pool holds back a device that such a run could not prove."""
+        """Return whether the pool keeps back a device if such a run could not prove it."""
 
     @abstractmethod
     def is_waited_for(self, run: GpuCheckRun) -> bool:
-        """Return whether the device will be allocated as soon as it is proven."""
+        """Return whether the device is allocated as soon as the run has proven it."""
 
     def apply_result(self, run: GpuCheckRun, reading: RunResult) -> None:
         device, name = run.device, display_name(run.device)
@@ -67,7 +67,7 @@ class DeviceProofHandler(JudgedHandler):
                 if not _notified_before(run):
                     notify_operators(device, "device.check_degraded", f"{name} is degraded", run.summary)
                 if reading.unjudged:
-                    # Only the speed is unknown, which no further check would change.
+                    # Only the speed is unknown, and another check would not change that.
                     self._lift(device)
             case CheckVerdict.FAIL | CheckVerdict.HUNG:
                 outcome = "failed" if reading.verdict == CheckVerdict.FAIL else "hung"
@@ -123,7 +123,7 @@ def set_warning(device: Device, warning: str) -> None:
 
 
 def _notified_before(run: GpuCheckRun) -> bool:
-    """Return whether the last run of this kind had the same result, which is recorded only once."""
+    """Return whether the last run of this kind had the same result. Equal results are recorded once."""
     last = (
         GpuCheckRun.objects.filter(device=run.device_id, kind=run.kind, state=RunState.DONE)
         .exclude(pk=run.pk)

@@ -1,4 +1,4 @@
-"""The protocol of handlers: everything that depends on the kind of a run."""
+"""Base class of handlers, with everything that depends on the kind of a run."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from provisioning.check_messages import CheckAnswer, CheckCommand
 
 
 class KindHandler(Protocol):
-    """The properties of one kind of run. A handler has no state.
+    """The behaviour of one kind of run. Handlers have no state.
 
     Methods with a body are defaults that a kind may override.
     """
 
     kind: ClassVar[CheckKind]
     noun: ClassVar[str]
-    """Noun for such a run in sentences of the audit log."""
+    """Noun for such a run in the audit log."""
     alone_on_node: ClassVar[bool] = False
-    """Whether no other run may be open on its node, because it needs exclusive use of the driver."""
+    """Whether such a run needs exclusive use of the driver, so that no other run may be open on its node."""
 
     trend_kind: ClassVar[CheckKind] = CheckKind.CHECK
-    """The kind of earlier runs that its trends are drawn from."""
+    """The kind of earlier runs that the trends show."""
     looks: ClassVar[Mapping[str, StateBadge]] = {}
-    """Looks of states and verdicts that differ from the common ones."""
+    """Badges of states and verdicts that differ from the common badges."""
     running_title: ClassVar[str | Promise] = ""
-    """Heading while it runs; empty for its progress."""
+    """Heading while the run is in progress; empty to show its progress."""
     open_text: ClassVar[str | Promise] = ""
-    """Text while it is open; empty for the current test."""
+    """Text while the run is open; empty to show the current test."""
     peers_open_text: ClassVar[str | Promise] = _("Reserved to measure the links:")
     peers_done_text: ClassVar[str | Promise] = _("Links measured to:")
     simulated_text: ClassVar[str | Promise] = _(
@@ -47,7 +47,7 @@ class KindHandler(Protocol):
         return f"a {self.noun}"
 
     def choose_peers(self, device: Device, level: str) -> list[Device]:
-        """Return idle devices to reserve for a run that no workspace waits for, under lock.
+        """Lock and return idle devices to reserve for a run that no workspace waits for.
 
         The caller holds `PlacementLock`.
         """
@@ -55,10 +55,10 @@ class KindHandler(Protocol):
 
     @abstractmethod
     def deadline_s(self, run: GpuCheckRun) -> float:
-        """Return the maximum time for the node, in seconds."""
+        """Return the maximum time of the run on its node, in seconds."""
 
     def complete(self, command: CheckCommand, run: GpuCheckRun) -> CheckCommand:
-        """Return the command to the node with the fields of this kind."""
+        """Return the command for the node with the fields of this kind."""
         return command
 
     def repeatable(self, run: GpuCheckRun) -> bool:
@@ -77,11 +77,11 @@ class KindHandler(Protocol):
         """Handle the device of a locked run that has just ended without a result."""
 
     def label(self, run: GpuCheckRun) -> str:
-        """Return the short name of a run, shown beside its device."""
+        """Return the short name of a run, shown next to its device."""
         return str(self.kind.label)
 
     def title(self, run: GpuCheckRun) -> str:
-        """Return the title of a run in lists and on its own page."""
+        """Return the title of a run in lists and on its page."""
         return self.label(run)
 
     def repeat(self, run: GpuCheckRun) -> RepeatForm | None:

@@ -1,4 +1,4 @@
-"""Runs of joint checks: all GPUs of a node under load at once, each judged by what it did itself."""
+"""Runs of joint checks: all GPUs of a node are under load at once, and each is judged separately."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _STEPS: Mapping[str, str] = {
 
 
 class JointHandler(JudgedHandler):
-    """The verdict is about the run's own GPU. `apply_result` treats the others by their parts of the report.
+    """The verdict is about the run's own GPU. `apply_result` handles the others from the report.
 
-    A GPU with wrong results is cordoned. A slow one gets a warning: power or cooling of the node may be the
-    cause. A pass proves neither memory nor links, so it lifts no cordon.
+    A GPU with wrong results is cordoned. A slow GPU gets a warning, because the node's power or cooling may
+    be the cause. A pass proves neither memory nor links, so it lifts no cordon.
     """
 
     kind = CheckKind.JOINT
@@ -84,7 +84,7 @@ class JointHandler(JudgedHandler):
 
 
 def _judge_peer(run: GpuCheckRun, peer: Device, part: JointResult) -> None:
-    """Record what a peer did, and cordon or warn it after the transaction commits."""
+    """Record the result of a peer, and cordon it or set a warning after the transaction commits."""
     name = display_name(peer)
     if part.errors or part.blind:
         error = f"{part.errors} wrong words" if part.errors else "a planted error was not detected"
@@ -109,7 +109,7 @@ def _cordon_peer(device_id: UUID, reason: str) -> None:
             recovery=Action.REPLACE.value,
         )  # fmt: skip
     except NotFound:
-        # The device was removed meanwhile.
+        # The device has been removed meanwhile.
         return
 
 

@@ -20,7 +20,7 @@ from provisioning.check_messages import CheckAnswer
 
 
 class JudgedHandler(KindHandler):
-    """Reads the report, ends the run with its verdict, and acts on it."""
+    """Reads the report, ends the run with its verdict, and acts on the verdict."""
 
     cordon_cause: ClassVar[CordonCause]
 

@@ -1,4 +1,4 @@
-"""Looks of runs and the form that repeats one, shared by handlers and pages."""
+"""Badges of runs and the form that repeats a run, shared by handlers and pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.utils.functional import Promise
 
 @dataclass(frozen=True, slots=True)
 class StateBadge:
-    """A state as word, icon and colour."""
+    """The word, icon and colour of a state."""
 
     word: str | Promise
     icon: str

@@ -38,8 +38,8 @@ _STEPS: Mapping[str, str] = {
 class PairHandler(JudgedHandler):
     """One of the two runs of a link check; its `partner` is the run on the other node.
 
-    It neither proves nor warns about a device, because either node may have the fault. Only the driver's own
-    errors about the device cordon it.
+    The run neither proves a device nor sets warnings, because either node may have the fault. Only the
+    driver's own errors about the device cordon it.
     """
 
     kind = CheckKind.PAIR
@@ -54,7 +54,7 @@ class PairHandler(JudgedHandler):
         return replace(command, meeting=messages.load(run.plan["meeting"], Rendezvous))
 
     def repeatable(self, run: GpuCheckRun) -> bool:
-        # The other end no longer waits by then.
+        # The other end no longer waits after that time.
         return False
 
     def read(self, answer: CheckAnswer, run: GpuCheckRun) -> RunResult:
@@ -91,13 +91,13 @@ class PairHandler(JudgedHandler):
 
 
 def _conclude(run: GpuCheckRun) -> None:
-    """Conclude a link check once both locked runs have ended: both get the worse result."""
+    """Conclude a link check once both locked runs have ended. Both get the worse result."""
     other = run.partner
     if other is None or run.open:
         return
     if other.open:
         if other.state == RunState.QUEUED and not other.lease:
-            # It is still queued on its node, and its partner would be gone.
+            # The other run is still queued, and its partner would be gone when it starts.
             _end_unstarted(other, run)
         return
     for this_end, other_end in ((run, other), (other, run)):
@@ -113,7 +113,7 @@ def _end_unstarted(run: GpuCheckRun, ended: GpuCheckRun) -> None:
 
 
 def _lift(run: GpuCheckRun, other_end: GpuCheckRun) -> None:
-    """Change the result of a run to that of the other end, if the other one is worse."""
+    """Change the result of a run to that of the other end, if that one is worse."""
     if run.state != RunState.DONE or run.verdict not in _ORDER:
         return
     # A fault of the other end's own device says nothing about the link.

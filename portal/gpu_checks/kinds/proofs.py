@@ -1,4 +1,4 @@
-"""Kinds of runs that prove one device. Operators, schedules and rechecks request these."""
+"""Kinds of runs that prove one device, which operators, schedules and rechecks request."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def proof_of(kind: str) -> DeviceProofHandler:
 
 
 def proof_for_cordon(cordon_cause: str) -> DeviceProofHandler | None:
-    """Return the proof that lifts a cordon with this cause, or `None`."""
+    """Return the handler whose runs lift a cordon with this cause, or `None`."""
     return next((proof for proof in map(proof_of, PROOFS) if proof.cordon_cause == cordon_cause), None)

@@ -1,7 +1,7 @@
 """Finds the handler of a kind of run.
 
-Ending a run sends the next one, which needs its handler. Handlers are therefore imported on first use, so
-that every other module of the package can import this one.
+When a run ends, the next one is sent, which needs its handler. Handlers are imported on first use, so that
+every other module of the package can import this one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Changes of a GPU's MIG layout: the command, its answer, and the inventory that confirms it."""
+"""Changes of a GPU's MIG layout: the command, its answer, and the confirmation by the inventory."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from provisioning.check_messages import CheckAnswer, CheckCommand, Repartitioned
 from provisioning.types import MigRepartition
 
 DEADLINE_S = 600.0
-"""Seconds; covers two scrubs of each affected instance in sequence, and the change."""
+"""Seconds; enough for two scrubs of each affected instance in sequence, and the change."""
 FIXED_FOR = timedelta(minutes=10)
-"""Time for which a GPU that refused a change gets no other one."""
+"""Time before a GPU that refused a change gets another one."""
 
 
 def plan_of(change: MigRepartition) -> dict[str, Any]:
-    """Return the change as stored in a run; the GPU is the run's device."""
+    """Return the change in stored form; the GPU is the run's device."""
     return {"destroy": list(change.destroy), "create": messages.dump(change.create)}
 
 
@@ -49,7 +49,7 @@ def change_of(run: GpuCheckRun) -> MigRepartition:
 class RepartitionHandler(KindHandler):
     """A change of the layout of one GPU, for the start of a workspace.
 
-    It stays open after its answer, until an inventory shows the instances that its node reported.
+    The run stays open after the answer, until an inventory shows the instances that its node reported.
     """
 
     kind = CheckKind.REPARTITION
@@ -63,11 +63,11 @@ class RepartitionHandler(KindHandler):
 
     def apply_answer(self, run: GpuCheckRun, answer: CheckAnswer, workspace: Workspace | None) -> None:
         _note_answer(run, answer)
-        # The inventory may already have confirmed it before a repeated answer.
+        # Before a repeated answer, the inventory may already have confirmed the change.
         conclude(run, workspace)
 
     def handle_loss(self, run: GpuCheckRun, reason: str) -> None:
-        # The current instances were not proven clean.
+        # It is not proven that the current instances are clean.
         _fix(run.device)
         cordon_device(
             actor=SYSTEM,
@@ -94,7 +94,7 @@ def _note_answer(run: GpuCheckRun, answer: CheckAnswer) -> None:
     now = timezone.now()
     run.state, run.report = RunState.RUNNING, messages.dump(result)
     run.started_at = run.started_at or now
-    # If there is no inventory until then, the node is asked again and finds the change done.
+    # Without an inventory until then, the command is sent again, and the node finds the change done.
     run.lease_expires_at = now + timedelta(seconds=runs.SILENT_S)
     run.save(update_fields=["state", "report", "started_at", "lease_expires_at"])
     transaction.on_commit(partial(_ask_for_inventory, run.device.node.pool_id))
@@ -103,7 +103,7 @@ def _note_answer(run: GpuCheckRun, answer: CheckAnswer) -> None:
 def conclude(run: GpuCheckRun, workspace: Workspace | None) -> None:
     """End a locked run if it is open and the last inventory confirms the node's answer.
 
-    `workspace` is the locked workspace that waits, if any. It gets the new instances.
+    `workspace` is the locked workspace that waits, if any, and gets the new instances.
     """
     if not run.open or not run.report:
         return

@@ -1,4 +1,4 @@
-"""Resets of a GPU by the vendor's tool: their results, and the check that follows."""
+"""Resets of a GPU with the vendor's tool: their results, and the check that follows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from provisioning.check_messages import CheckAnswer
 from provisioning.gpu.reset import ResetResult, ResetVerdict
 
 DEADLINE_S = 120.0
-"""Seconds for which nothing on the node reads the driver's library."""
+"""Seconds during which nothing on the node uses the driver's library."""
 REBOOT = "reboot"
 RECHECK = "retry"
 _VERDICTS: Mapping[ResetVerdict, CheckVerdict] = {
@@ -45,7 +45,7 @@ _STEPS: Mapping[CheckVerdict, tuple[str, str]] = {
 
 
 class ResetHandler(KindHandler):
-    """A reset of one whole GPU. A check follows when it is done."""
+    """A reset of one whole GPU, followed by a check."""
 
     kind = CheckKind.RESET
     noun = "reset"
@@ -82,7 +82,7 @@ class ResetHandler(KindHandler):
         runs.record(run, device, step, f"reported that {display_name(device)} {text}: {summary}")
         if verdict == CheckVerdict.PASS:
             if device.recovery != RECHECK:
-                # The policy rechecks a device that waits for a check, so a lost check is repeated.
+                # The policy checks devices that wait for a check, so a lost check is repeated.
                 device.recovery = RECHECK
                 device.save(update_fields=["recovery"])
             transaction.on_commit(partial(resets.check_again, device.pk))
@@ -90,12 +90,12 @@ class ResetHandler(KindHandler):
             _cordon(device, summary, REBOOT)
 
     def handle_loss(self, run: GpuCheckRun, reason: str) -> None:
-        # Whether the GPU was reset is unknown.
+        # It is unknown whether the GPU was reset.
         _cordon(run.device, sentence_of(Reason(CheckCode.RESET_LOST)), run.device.recovery or "reset")
 
 
 def _read(run: GpuCheckRun, answer: CheckAnswer) -> tuple[CheckVerdict, str, dict[str, Any]]:
-    """Return verdict, summary and report of an answer."""
+    """Return the verdict, summary and report in an answer."""
     if answer.failure is not None:
         hung = answer.failure.code == "hung"
         return CheckVerdict.HUNG if hung else CheckVerdict.INCONCLUSIVE, answer.failure.message, {}

@@ -1,4 +1,4 @@
-"""Scrubs: a device's memory is cleared and verified."""
+"""Scrubs, which clear a device's memory and verify the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEADLINE_S = 120.0
 
 
 class ScrubHandler(DeviceProofHandler):
-    """A scrub of one device, compared with its free memory when it was last clean."""
+    """A scrub of one device. Compares the free memory with that when the device was last clean."""
 
     kind = CheckKind.SCRUB
     noun = "scrub"

@@ -1,4 +1,4 @@
-"""The reclaim engine: what is reclaimed and when. Pure functions of observations, policy and time.
+"""The reclaim engine decides what to reclaim and when. Pure functions of observations, policy and time.
 
 Times are seconds since the epoch, by the portal's clock.
 """

@@ -1,4 +1,4 @@
-"""Activity signals, one function each, and a clock that adds up observed idle time.
+"""Activity signals, with one function each, and a clock that adds up observed idle time.
 
 Missing data does not count as idle: unmeasured signals are active, and unobserved time resets the clock.
 There are two exceptions:
@@ -6,8 +6,8 @@ There are two exceptions:
 - A gap between two complete reports is filled if neither the time before it nor the report after it shows
   work, within `MAX_FILL_S` and `MAX_FILL_SHARE`. Counters and stamps cover the gap itself; GPUs are known
   only before and after it. An incomplete report without work is treated as missing.
-- What an app does not report for `UNMEASURED_S` is ignored while the other signals are measured: otherwise a
-  broken app would be active forever.
+- A signal that an app has not reported for `UNMEASURED_S` is ignored while other signals are measured;
+  otherwise a broken app would be active forever.
 """
 
 from __future__ import annotations
@@ -19,33 +19,32 @@ from enum import StrEnum
 from portal.reclaim.engine.devices import unused_since
 
 CPU_CORES = 0.05
-"""Average cores from which a workspace counts as computing. An app that only waits uses less."""
+"""Average cores above which a workspace counts as computing. An app that only waits uses less."""
 TRAFFIC_BYTES_S = 50_000.0
 """Average bytes per second through the gateway that count as work. Open tabs cause less."""
 EDITOR_CORES = 0.2
-"""Average cores from which VS Code's own processes compute. An open tab uses up to 0.1."""
+"""Average cores above which VS Code's own processes count as computing. An open tab uses up to 0.1."""
 WAITING_S = 4 * 3600.0
 """Seconds after which commands that only wait no longer count as work, if there is no other work."""
 WAITING_CORES = 0.005
-"""Average cores of all commands together, below which they wait."""
+"""Average cores of all commands together, below which the commands count as waiting."""
 WAITING_BYTES_S = 100.0
-"""Average bytes per second that all commands together read and write, below which they wait."""
+"""Average bytes per second read and written by all commands together, below which they count as waiting."""
 SERVER_BYTES_S = 10_000.0
-"""Average bytes per second below which commands wait if all are servers without a connection. The limit for
-their cores is `CPU_CORES`.
+"""The same limit if all commands are servers without a connection. Their limit for cores is `CPU_CORES`.
 """
 KERNEL_CORES = 0.003
-"""Average cores from which kernels and their children work although no cell runs. A quiet one uses fewer."""
+"""Average cores above which kernels and their children count as working although no cell runs."""
 KERNEL_BYTES_S = 100.0
-"""Average bytes per second that kernels and their children read and write, from which they work."""
+"""Average bytes per second read and written by kernels and their children, above which they work."""
 MAX_GAP_S = 150.0
 """Maximum seconds between two reports for the time to count as observed."""
 MAX_FILL_S = 600.0
-"""Maximum seconds of one gap that is filled as idle."""
+"""Maximum length in seconds of a gap that counts as idle."""
 MAX_FILL_SHARE = 0.2
-"""Maximum share of all filled gaps in an idle time. Beyond it the clock restarts."""
+"""Maximum share of filled gaps in an idle time. Above it, the clock restarts."""
 UNMEASURED_S = 1800.0
-"""Seconds for which an app's own signals may be unmeasured and count as active."""
+"""Seconds for which an app's unmeasured signals count as active."""
 
 
 class SignalKind(StrEnum):
@@ -64,15 +63,14 @@ class SignalKind(StrEnum):
 class AgentReport:
     """An agent's report at `at_s`. None: not measured.
 
-    `has_gpus`, `has_kernels`, `has_terminals`, `has_traffic`: whether it can report these at all.
+    `has_gpus`, `has_kernels`, `has_terminals`, `has_traffic`: whether the agent can report the value at all.
     `gpu_idle_since_s`: since when every report, including those between observations, had all GPUs at 0 %.
-    Stamps are opaque texts: only changes matter, but `edited_at` is in order.
-    `traffic_bytes` counts from the start of the workspace.
-    Counters of kernels and commands are sums over all of them since the start.
-    Set by `advance_clock`: `unmeasured_since_s`, since when some of `BY_APP` is unmeasured in each report;
-    `waiting_since_s`, since when commands only wait and nothing else works;
-    `filled_s` and `gpu_filled_s`, seconds of filled gaps in the idle times of the clock;
-    `gpus_unused_since`, since when each GPU has been unused (`engine.devices`).
+    Timestamps are opaque texts of which only changes matter, except that `edited_at` can be compared.
+    `traffic_bytes` counts from the start of the workspace. Counters of kernels and commands are sums over all
+    of them since the start. Set by `advance_clock`: `unmeasured_since_s`, since when some of `BY_APP` is
+    unmeasured in each report; `waiting_since_s`, since when commands only wait and nothing else works;
+    `filled_s` and `gpu_filled_s`, seconds of filled gaps in the idle times of the clock; `gpus_unused_since`,
+    since when each GPU has been unused (`engine.devices`).
     """
 
     at_s: float
@@ -108,7 +106,7 @@ class AgentReport:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A value against its threshold. None: not measured, which counts as active for a limited time."""
+    """A value and its threshold. None: not measured, which counts as active for a limited time."""
 
     kind: SignalKind
     value: float | None
@@ -118,7 +116,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class IdleClock:
-    """How long a workspace has been idle up to the report `last`."""
+    """The idle time of a workspace up to the report `last`."""
 
     last: AgentReport
     idle_s: float = 0.0
@@ -155,7 +153,7 @@ def gpu_signal(report: AgentReport, before: AgentReport) -> Signal | None:
 def cpu_signal(report: AgentReport, before: AgentReport) -> Signal:
     """Return the CPU signal: average cores used by the workspace since the last observation.
 
-    Monitors do not count, nor does VS Code itself below `EDITOR_CORES`.
+    Excludes monitoring programs, and VS Code itself below `EDITOR_CORES`.
     """
     over_s = report.at_s - before.at_s
     if report.cpu_seconds is None or before.cpu_seconds is None or over_s <= 0:
@@ -173,7 +171,7 @@ def cpu_signal(report: AgentReport, before: AgentReport) -> Signal:
 
 
 def kernel_signal(report: AgentReport, before: AgentReport) -> Signal | None:
-    """Return the kernel signal: a kernel is busy, waiting for input or at a breakpoint, or has run since.
+    """Return the kernel signal: a kernel is busy, waits for input or a debugger, or has run since.
 
     Threads, tasks and child processes of a kernel may work without a running cell.
     """
@@ -200,9 +198,9 @@ def terminal_signal(report: AgentReport, before: AgentReport) -> Signal | None:
 
 
 def job_signal(report: AgentReport, before: AgentReport) -> Signal:
-    """Return the job signal: commands of shells that work or have waited for less than `WAITING_S`.
+    """Return the job signal: shell commands that work, or that have waited for less than `WAITING_S`.
 
-    Short commands, as in a loop of a shell, may have ended.
+    Includes short commands that have already ended, as in a shell loop.
     """
     if report.jobs is None:
         return _unknown(SignalKind.JOBS, 1)
@@ -261,15 +259,15 @@ SIGNALS: tuple[Callable[[AgentReport, AgentReport], Signal | None], ...] = (
     edit_signal,
     traffic_signal,
 )
-"""All signals. Connections do not count: an open tab is not work."""
+"""All signals. Connections are not a signal, because an open tab is not work."""
 
 
 BY_APP = frozenset({SignalKind.KERNELS, SignalKind.TERMINALS, SignalKind.JOBS, SignalKind.TRAFFIC})
-"""Signals that may be missing because an app or a user's program is broken. CPU and GPUs always count."""
+"""Signals that may be missing because an app or a user's program is broken. CPU and GPUs are required."""
 
 
 def signals_of(report: AgentReport, before: AgentReport) -> tuple[Signal, ...]:
-    """Return all signals that apply to this workspace."""
+    """Return all signals that the workspace can report."""
     signals = [signal for read in SIGNALS if (signal := read(report, before)) is not None]
     since_s = report.unmeasured_since_s
     if since_s is None or report.at_s - since_s < UNMEASURED_S:
@@ -282,7 +280,7 @@ def signals_of(report: AgentReport, before: AgentReport) -> tuple[Signal, ...]:
 def advance_clock(clock: IdleClock | None, report: AgentReport) -> tuple[IdleClock, tuple[Signal, ...]]:
     """Return the clock after a report, and its signals. Idempotent for the same report.
 
-    Returns the same clock for an incomplete report without work: the next one may fill the time.
+    Returns the same clock for an incomplete report without work, because the next report may fill the gap.
     """
     if clock is None:
         return IdleClock(_with_unused_gpus(report, report)), signals_of(report, report)
@@ -321,7 +319,7 @@ def _with_unused_gpus(report: AgentReport, before: AgentReport) -> AgentReport:
 
 
 def _advance(idle_s: float, filled_s: float, over_s: float, *, active: bool) -> tuple[float, float]:
-    """Return the idle seconds after `over_s` more, and how many of them are filled gaps."""
+    """Return the idle seconds after `over_s` more seconds, and how many of them are filled gaps."""
     if active:
         return 0.0, 0.0
     if over_s <= MAX_GAP_S:
@@ -347,7 +345,7 @@ def _is_complete(report: AgentReport) -> bool:
 def _is_quiet(report: AgentReport, clock: IdleClock) -> bool:
     """Return whether an incomplete report after an idle or waiting time shows no work.
 
-    Unmeasured GPUs and restarted counters are work.
+    Unmeasured GPUs and restarted counters count as work.
     """
     before = clock.last
     missing = {

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class RebalanceCode(StrEnum):
-    """Problems of a placement, and reasons why a workspace should or does not move."""
+    """Problems of a placement, and reasons why a workspace should or cannot move."""
 
     SLOWED = "gpu_slowed"
     CROWDED = "gpu_crowded"

@@ -1,11 +1,11 @@
-"""Computes since when each GPU of a workspace has been unused, from one observation per minute."""
+"""Computes how long each GPU of a workspace has been unused, from one observation per minute."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 UNUSED_S = 900.0
-"""Seconds from which a GPU is listed as unused."""
+"""Seconds after which a GPU is listed as unused."""
 
 
 def unused_since(

@@ -1,4 +1,4 @@
-"""Splits the time in which the GPUs of a workspace were idle by the reason why they were kept. Pure."""
+"""Splits the idle time of a workspace's GPUs by the reason why the workspace kept them. Pure."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class KeptReason(StrEnum):
     KEPT = "kept"
     """A user had kept the workspace."""
     OTHER_WORK = "other_work"
-    """The GPUs were idle, and something else was at work."""
+    """The GPUs were idle, but other signals were active."""
     NO_LIMIT = "no_limit"
     """No idle limit applied."""
     BELOW_LIMIT = "below_limit"
-    """The idle limit, or the notice, was not over."""
+    """The idle limit was not reached, or the notice period was not over."""
 
 
 def idle_seconds(past: RecordedRun, policy: Policy) -> Mapping[KeptReason, float]:
-    """Return the seconds with idle GPUs in one start, by reason. The policy is that of today."""
+    """Return the seconds with idle GPUs in one start, by reason, under the current policy."""
     totals = dict.fromkeys(KeptReason, 0.0)
     limited = bool(policy.idle_s or policy.release_s or policy.gpu_idle_s or policy.weeks)
     for period in past.gpu_idle:

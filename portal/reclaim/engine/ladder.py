@@ -1,10 +1,10 @@
-"""The ladder: warn, release GPUs, stop. `decide` returns the step that is due for one workspace, and why.
+"""The steps for idle workspaces: warn, release GPUs, stop. `decide` returns the next step and its reason.
 
 Every decision guarantees:
-- nothing is stopped or released without an expired notice of the same cause;
-- if a policy releases GPUs, an accelerated workspace is not stopped as idle before it has released them;
+- no workspace is stopped and no GPU released without an expired notice for the same cause;
+- if a policy releases GPUs, an idle accelerated workspace releases them before it is stopped;
 - a notice lasts at least as long as the policy requires;
-- a workspace that is kept, used or extended is not stopped, and its notice is withdrawn.
+- if a workspace is kept, used or extended, it is not stopped and its notice is withdrawn.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Cause(StrEnum):
 RELEASES = frozenset({Cause.RELEASE, Cause.RELEASE_GPU_IDLE})
 """Causes that release GPUs; the workspace continues without them."""
 KEEPABLE = frozenset({Cause.GPU_IDLE, Cause.IDLE, Cause.SCHEDULE, *RELEASES})
-"""Causes that a user can avert by keeping the workspace."""
+"""Causes that do not apply while a user keeps the workspace."""
 ENDS = frozenset({Cause.LIFETIME, Cause.LONGEST})
 UNUSED_S = 900
-"""Seconds without use after which a schedule stops a workspace; work may continue beyond the hour."""
+"""Seconds without use before a schedule stops a workspace, so that work can continue past the hour."""
 
 
 class Step(StrEnum):
@@ -53,12 +53,12 @@ class Step(StrEnum):
 class Policy:
     """Limits in seconds; None disables one.
 
-    - `gpu_idle_s`, `idle_s`, `longest_s`: limits for idle GPUs, any idleness, and the whole life.
+    - `gpu_idle_s`, `idle_s`, `longest_s`: limits for idle GPUs, idle workspaces, and the whole lifetime.
     - `notice_s`: minimum time between notice and stop.
-    - `weeks`: working hours with another idle limit outside them, and hours at which unused workspaces stop.
+    - `weeks`: working hours, the idle limit outside them, and hours at which unused workspaces stop.
     - `stop_when_spent`: stop accelerated workspaces when the team's GPU-hours are spent.
     - `release_s`: idle time after which an accelerated workspace releases its GPUs. The idle limits then only
-      release, no later than they would have stopped.
+      release GPUs, no later than they would have stopped the workspace.
     """
 
     gpu_idle_s: int | None
@@ -74,11 +74,11 @@ class Policy:
 class RunState:
     """The state of a running workspace.
 
-    - `ends_at_s`, `lifetime_s`: end of its life (None: no end), and its planned length.
-    - `gpu_idle_s`, `idle_s`: observed idle seconds of its GPUs, and of all; None if unknown.
+    - `ends_at_s`, `lifetime_s`: its end (None: no end), and its planned lifetime.
+    - `gpu_idle_s`, `idle_s`: observed idle seconds of its GPUs, and of all signals; None if unknown.
     - `kept_until_s`: not stopped as idle before this time.
-    - `began_s`: start, moved forward by the time without observation.
-    - `spent`: its GPU-hours are spent.
+    - `began_s`: start time, moved forward by the time without observation.
+    - `spent`: its team's GPU-hours are spent.
     """
 
     ends_at_s: float | None = None
@@ -92,7 +92,7 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """The notice given to its user: it stops at `due_at_s` for `cause`."""
+    """The notice to the user that the workspace stops at `due_at_s` for `cause`."""
 
     cause: Cause
     warned_at_s: float
@@ -115,7 +115,7 @@ class ThresholdReading:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The step that is due. `readings` lists the causes; `due_at_s` is when it stops, if it does."""
+    """The step that is due. `readings` are the causes; `due_at_s` is when the workspace stops, if it does."""
 
     step: Step
     cause: Cause | None = None
@@ -124,15 +124,15 @@ class Verdict:
 
 
 def notice_of(policy: Policy, run_state: RunState, cause: Cause = Cause.LIFETIME) -> int:
-    """Return the notice in seconds; before the end of a life, at most a quarter of its length."""
+    """Return the notice period in seconds; before the end of a lifetime, at most a quarter of it."""
     whole_s = {Cause.LIFETIME: run_state.lifetime_s, Cause.LONGEST: policy.longest_s}.get(cause)
     return policy.notice_s if whole_s is None else min(policy.notice_s, whole_s // 4)
 
 
 def idle_limit_s(policy: Policy, now_s: float) -> int | None:
-    """Return the current idle limit in seconds, after which it stops or releases its GPUs.
+    """Return the idle limit in seconds after which a workspace stops or releases its GPUs.
 
-    May be shorter outside working hours.
+    The limit may be shorter outside working hours.
     """
     limits = [
         week.after_hours_s for week in policy.weeks if week.after_hours_s and not week.is_working_time(now_s)
@@ -143,7 +143,7 @@ def idle_limit_s(policy: Policy, now_s: float) -> int | None:
 
 
 def threshold_readings(run_state: RunState, policy: Policy, now_s: float) -> tuple[ThresholdReading, ...]:
-    """Return all causes close enough to their threshold for a notice, soonest due first."""
+    """Return all causes that are close enough to their threshold for a notice, soonest first."""
     readings = [*_ends(run_state, policy, now_s)]
     if run_state.spent and policy.stop_when_spent:
         readings.append(ThresholdReading(Cause.BUDGET, 0.0, 0.0, now_s))
@@ -178,7 +178,7 @@ def _ends(run_state: RunState, policy: Policy, now_s: float) -> Iterator[Thresho
 
 
 def _schedule(run_state: RunState, policy: Policy, now_s: float) -> Iterator[ThresholdReading]:
-    """Yield the hour at which it stops, if it ran before and is unused."""
+    """Yield the stop hour of a schedule, if the workspace ran before that hour and is unused."""
     if run_state.began_s is None or run_state.idle_s is None or run_state.idle_s < UNUSED_S:
         return
     stops = [

@@ -1,4 +1,4 @@
-"""Running workspaces as needed by the search for moves, read per node. Pure."""
+"""Running workspaces for the search for moves, read by node. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from provisioning.types import Placement, ResourceRequest
 class Movable:
     """A workspace on one node.
 
-    - `allocated`: what it uses of its node.
+    - `allocated`: its allocation on the node.
     - `request`: its request for a new placement in its pool.
     - `milli`: its accelerators in milli-GPU.
     - `score`, `reasons`: its placement health.
-    - `can_move`: False while it is changing or under notice; then it is skipped.
+    - `can_move`: False while it is in transition or being preempted; such workspaces are skipped.
     """
 
     id: str
@@ -44,7 +44,7 @@ class Movable:
         return frozenset(grant.uuid for grant in self.placement.nodes[0].devices)
 
     def lost_work(self, now_s: int) -> int:
-        """Return the work to repeat after a move, in milli-GPU-seconds; without accelerators in seconds."""
+        """Return the work to repeat after a move, in milli-GPU-seconds or, without GPUs, seconds."""
         return max(self.milli, 1) * max(0, now_s - self.started_s) if self.loses_work else 0
 
 
@@ -62,7 +62,7 @@ class MovableSource(Protocol):
 
 
 class ListedMovables:
-    """A source from a list."""
+    """A `MovableSource` from a list."""
 
     def __init__(self, running: Sequence[Movable]) -> None:
         self._running = running
@@ -153,7 +153,7 @@ class PreemptibleMovables:
         now_s = self._now_s
         self._read.add((pool, name))
         if on_node:
-            # Those without loss first, the largest of them first: so fewer have to leave.
+            # Those without lost work first, largest first, so that fewer workspaces have to leave.
             order = sorted(
                 on_node,
                 key=lambda movable: (

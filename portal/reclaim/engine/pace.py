@@ -1,7 +1,7 @@
-"""The pace of a workspace's work by its own metrics, compared with the best elsewhere. Pure.
+"""The pace of a workspace's work, by its own metrics, compared with the best elsewhere. Pure.
 
-Rates are compared for the same metric of the same workspace with equal amounts. They are averages of 10
-minutes, so a single slow minute does not matter, and slow work counts only after `SLOW_FOR_S`.
+Rates are compared for the same metric of the same workspace with equal amounts. Rates are averages over 10
+minutes, so a single slow minute does not matter, and work counts as slow only after `SLOW_FOR_S`.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 SLOW_PCT = 80
-"""Percent of the best rate elsewhere below which work is slow."""
+"""Percentage of the best rate elsewhere below which work is slow."""
 SLOW_FOR_S = 600.0
 KEPT_S = 7 * 86_400.0
-"""Maximum age of a best rate: older ones may stem from other work."""
+"""Maximum age of a best rate in seconds. Older rates may be from other work."""
 MAX_GAP_S = 150.0
 """Maximum seconds between two reports for the time to count as observed."""
 BETTER_FACTOR = 1.01
-"""Factor from which a new best is recorded, to avoid a write with every observation."""
+"""Minimum factor by which a new best rate must exceed the old one to be recorded, to save writes."""
 
 
 MAX_KEPT = 8
-"""Maximum number of metrics per workspace: a job may report new names every minute."""
+"""Maximum number of metrics per workspace, because a job may report new names every minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Best:
 class Pace:
     """The stored state of a metric: best rates here and elsewhere, and since when it is slow.
 
-    `rate` and `at_s` are from the last stored observation; they may be old unless the work is slow.
+    `rate` and `at_s` are from the last stored observation, which may be old unless the work is slow.
     """
 
     place: Location
@@ -68,8 +68,8 @@ def update_paces(
 ) -> dict[str, Pace]:
     """Return the paces after a report by metric. Metrics not reported are unchanged.
 
-    Work is slow if all reported metrics with a known rate elsewhere are slow. If one keeps its pace, the job
-    has changed rather than its placement.
+    Work is slow if all reported metrics with a known rate elsewhere are slow. If one metric keeps its pace,
+    the job has changed rather than its placement.
     """
     paces = {name: _next_pace(before.get(name), rate, place, at_s) for name, rate in rates.items()}
     percents = [pace.percent for pace in paces.values() if pace.percent is not None]
@@ -108,7 +108,7 @@ def _is_fresh(best: Best, at_s: float) -> bool:
 
 
 def slow_work(paces: Mapping[str, Pace], now_s: float) -> tuple[str, Pace] | None:
-    """Return the best metric of work that has been slow long enough, else None."""
+    """Return the metric with the best pace if the work has been slow for long enough, else None."""
     slow = {
         name: pace
         for name, pace in paces.items()

@@ -1,8 +1,8 @@
-"""How good a workspace's placement is for it, from 0 to 100. Pure.
+"""Scores how good a placement is for its workspace, from 0 to 100. Pure.
 
-Each part compares, in percent, what it gets with what it should get; the lowest counts. Unmeasured parts are
-100: a placement is never penalised without data. Only problems that another placement would solve count; a
-GPU at its power limit or with little work is the same anywhere.
+Each part score is the percentage that the workspace gets of what it should get; the result is the lowest.
+Unmeasured parts score 100, so no placement is penalised without data. Only problems that another placement
+would solve count; a GPU at its power limit or with little work is the same anywhere.
 """
 
 from __future__ import annotations
@@ -14,26 +14,25 @@ from portal.common.reasons.reason import Reason
 from portal.reclaim.engine.codes import RebalanceCode
 
 HEALTHY_PCT = 80
-"""Score from which no reasons are reported."""
+"""Minimum score at which no reasons are reported."""
 MAX_SCORE = 100
 MIN_MEASURED_S = 300
 """Seconds that must be measured within the window of 10 minutes."""
 BUSY_PCT = 50
 SATURATED_PCT = 95
 MIN_NODE_MEASURED_S = 240
-"""The same for nodes, within 5 minutes."""
+"""Seconds that must be measured within 5 minutes for nodes."""
 SLOWED_PCT = 50
-"""Percent of time with throttling below which a device counts as full speed."""
+"""Percent of time with throttling below which a device counts as running at full speed."""
 WHOLE = 1000
 IDLE_PCT = 2.0
-"""Percent of idle CPU up to which a machine may have none to spare."""
+"""Percent of idle CPU up to which a machine may have no CPU to spare."""
 WAITED_PCT = 50.0
-"""Percent of time with processes that wait for CPU, from which such a machine has none to spare."""
+"""Percent of time with processes waiting for CPU above which such a machine has no CPU to spare."""
 MIN_CPU_USE_MILLI = 500
+"""A workspace that uses less than this, in thousandths of a core, always gets enough."""
 ENOUGH_CPU_PERMILLE = 900
-"""Thousandths of its CPU from which a workspace gets enough. One that uses less than half a core does,
-too.
-"""
+"""Share of its CPU, in thousandths, above which a workspace gets enough."""
 LEFT_PCT = 3.0
 STALLED_PCT = 10.0
 CAUSE_PCT = 10
@@ -47,11 +46,11 @@ NODE_CODES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """A device in the last minutes, as its user experiences it. None: not measured.
+    """Measurements of a device in the last minutes. None: not measured.
 
     - `watched_s`, `throttled_s`: seconds observed, and seconds throttled by heat or hardware.
     - `best_clock_mhz`: highest recent clock of a busy GPU of the model.
-    - `at_work`: for each workspace that shares it, including its user, whether it was seen working.
+    - `at_work`: for each workspace on the device, whether it was seen working.
     """
 
     model: str = ""
@@ -67,11 +66,11 @@ class DeviceView:
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """The spare capacity of a machine and the waiting for it, over the same minutes. None: not measured.
+    """The spare capacity of a machine, and how long processes waited for it. None: not measured.
 
-    In percent: idle CPU, time in which processes waited for CPU, the most memory left, and time in which all
+    In percent: idle CPU, time in which processes waited for CPU, maximum free memory, and time in which all
     processes waited for memory. `runnable` is the average number of processes ready to run on `cores`. With
-    `cpu_limited`, each workspace has a CPU limit of its own.
+    `cpu_limited`, each workspace has its own CPU limit.
     """
 
     watched_s: int | None = None
@@ -107,7 +106,7 @@ UNKNOWN_WORK = Work()
 
 @dataclass(frozen=True, slots=True)
 class PlacementView:
-    """The known state of a placement: devices, size, commitments and spare capacity of the node, and pace."""
+    """The known state of a placement: devices, size, allocations and spare capacity of the node, and pace."""
 
     devices: tuple[DeviceView, ...] = ()
     node: str = ""
@@ -121,7 +120,7 @@ class PlacementView:
 
 @dataclass(frozen=True, slots=True)
 class PlacementHealth:
-    """The score in percent, and the reasons against the placement, worst first; empty if it is good."""
+    """The score in percent, and the problems of the placement, worst first; empty if it is good."""
 
     score: int = MAX_SCORE
     reasons: tuple[Reason, ...] = ()
@@ -143,12 +142,12 @@ def placement_health(view: PlacementView) -> PlacementHealth:
 
 
 def is_good_for_any(view: DeviceView, *, shared: bool) -> bool:
-    """Return whether a device is good for any workspace. `shared`: part of it is granted to one."""
+    """Return whether a device is good for any workspace. `shared`: a part of it is already allocated."""
     return _throttling(view) is None and not (shared and _is_saturated(view))
 
 
 def is_overcommitted(size: int | None, granted: int | None) -> bool:
-    """Return whether a node of this `size` has granted more of a resource than it has."""
+    """Return whether more of a resource is allocated on a node of this `size` than it has."""
     return bool(size and granted and granted > size)
 
 
@@ -158,7 +157,7 @@ def concerns_node(reason: Reason) -> bool:
 
 
 def has_shortage(headroom: Headroom) -> bool:
-    """Return whether a machine is out of something that processes wait for."""
+    """Return whether a machine has no CPU or memory left and processes wait for it."""
     return node_score(headroom) < MAX_SCORE
 
 
@@ -175,7 +174,7 @@ def device_score(view: DeviceView) -> int:
 
 
 def best_clocks(views: Sequence[DeviceView]) -> dict[str, int]:
-    """Return the highest clock of busy GPUs without throttling, by model."""
+    """Return the highest clock of busy, unthrottled GPUs, by model."""
     clocks: dict[str, int] = {}
     for view in views:
         if _is_busy(view) and view.clock_mhz and not is_throttled(view):
@@ -192,13 +191,13 @@ def _is_saturated(view: DeviceView) -> bool:
 
 
 def is_throttled(view: DeviceView) -> bool:
-    """Return whether heat or hardware throttled it; only then does the best clock of others matter."""
+    """Return whether heat or hardware throttled the device. Only then is the best clock needed."""
     watched = view.watched_s or 0
     return watched >= MIN_MEASURED_S and 100 * (view.throttled_s or 0) >= SLOWED_PCT * watched
 
 
 def _throttling(view: DeviceView) -> tuple[int, Reason] | None:
-    """Return its clock relative to the best of its model, if throttled while busy."""
+    """Return the device's clock relative to the best of its model, if throttled while busy."""
     if not (_is_busy(view) and is_throttled(view) and view.clock_mhz and view.best_clock_mhz):
         return None
     score = min(MAX_SCORE, MAX_SCORE * view.clock_mhz // view.best_clock_mhz)
@@ -211,10 +210,10 @@ def _throttling(view: DeviceView) -> tuple[int, Reason] | None:
 
 
 def _crowding(view: DeviceView) -> tuple[int, Reason] | None:
-    """Return its part of the time of a saturated GPU, relative to its share.
+    """Return the workspace's part of the time of a saturated GPU, relative to its share.
 
     A GPU divides its time evenly among its busy users, regardless of their shares. Individual usage cannot be
-    measured, so this counts only if all of them were seen working.
+    measured, so this part applies only if all of them were seen working.
     """
     sharers = len(view.at_work)
     if view.share_milli >= WHOLE or sharers < 2 or not all(view.at_work):
@@ -227,7 +226,7 @@ def _crowding(view: DeviceView) -> tuple[int, Reason] | None:
 
 
 def _overcommitted(view: PlacementView) -> tuple[int, Reason] | None:
-    """Return the node's size relative to what it has granted: it may have shrunk since."""
+    """Return the node's size relative to its allocations, in case the node has shrunk."""
     worst: tuple[int, Reason] | None = None
     for resource, has, granted in (
         ("cpu", view.cpu_milli, view.cpu_granted_milli),
@@ -242,7 +241,7 @@ def _overcommitted(view: PlacementView) -> tuple[int, Reason] | None:
 
 
 def _cpu_shortage(view: PlacementView) -> tuple[int, Reason] | None:
-    """Return the node's cores relative to runnable processes, if the workspace gets less CPU than granted."""
+    """Return the node's cores relative to runnable processes, if the workspace gets too little CPU."""
     work = view.work
     if work.cpu_milli is None or not work.cpu_granted_milli or work.cpu_milli < MIN_CPU_USE_MILLI:
         return None
@@ -254,7 +253,7 @@ def _cpu_shortage(view: PlacementView) -> tuple[int, Reason] | None:
 def _cpu_left(seen: Headroom) -> tuple[int, Reason] | None:
     """Return the node's CPU score: the kernel divides cores evenly among runnable processes.
 
-    With CPU limits per workspace, waiting is due to its own limit and would be the same anywhere.
+    With CPU limits per workspace, a workspace waits because of its own limit, which is the same anywhere.
     """
     if seen.cpu_limited or (seen.watched_s or 0) < MIN_NODE_MEASURED_S or seen.cpu_idle_pct is None:
         return None
@@ -267,7 +266,7 @@ def _cpu_left(seen: Headroom) -> tuple[int, Reason] | None:
 
 
 def _memory_shortage(seen: Headroom) -> tuple[int, Reason] | None:
-    """Return the score by the time in which nothing ran, if the machine has no memory left."""
+    """Return the score from the time in which nothing ran, if the machine has no memory left."""
     left, stalled = seen.memory_left_pct, seen.memory_stalled_pct
     if (seen.watched_s or 0) < MIN_NODE_MEASURED_S or left is None or stalled is None:
         return None
@@ -278,9 +277,9 @@ def _memory_shortage(seen: Headroom) -> tuple[int, Reason] | None:
 
 
 def _slow_pace(view: PlacementView) -> tuple[int, Reason] | None:
-    """Return its pace relative to elsewhere, if the placement shows a possible explanation.
+    """Return the pace relative to elsewhere, if the placement shows a possible explanation.
 
-    Otherwise the job may simply do other work, which does not justify a move.
+    Otherwise the job may simply be doing other work, which does not justify a move.
     """
     work = view.work
     sign = _visible_cause(view)
@@ -295,7 +294,7 @@ def _slow_pace(view: PlacementView) -> tuple[int, Reason] | None:
 def _visible_cause(view: PlacementView) -> str:
     """Return a possible explanation of slow work, even if it cannot be quantified, or an empty string.
 
-    Excludes effects of the work itself, such as waiting for disks or its own use of devices.
+    Excludes effects of the work itself, such as waiting for disks or its own device use.
     """
     for device in view.devices:
         watched = device.watched_s or 0
@@ -309,5 +308,5 @@ def _visible_cause(view: PlacementView) -> str:
 
 
 def _has_busy_neighbours(view: DeviceView) -> bool:
-    """Return whether more than one of its users was seen working."""
+    """Return whether more than one workspace on the device was seen working."""
     return sum(working is True for working in view.at_work) > 1

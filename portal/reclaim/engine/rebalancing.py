@@ -1,7 +1,7 @@
-"""Which running workspaces should move, and where. Pure, over the clusters of the placement engine.
+"""Proposes which running workspaces should move, and where. Pure, using clusters of the placement engine.
 
-Two things justify a move. A workspace with low placement health moves to a better placement. And if a
-request waits although enough is free, but scattered, the workspaces in its way move at the least cost. The
+Two things justify a move. A workspace with low placement health moves to a better placement. If a request
+waits although enough capacity is free, but scattered, the workspaces in its way move at the least cost. The
 placement engine finds each target with all earlier moves applied, so all proposals can be executed at once.
 
 Moves do not oscillate: a moved workspace stays for `cool_down_s`, and does not return to its old devices for
@@ -32,7 +32,7 @@ from provisioning.types import DeviceKind, Placement, ResourceRequest
 MAX_PLACEMENTS_TRIED = 4
 """Maximum number of placements tried per workspace: the best one for packing may not be better for it."""
 MAX_NODES_TRIED = 8
-"""Maximum number of nodes where capacity could be freed; those that lack the least come first."""
+"""Maximum number of nodes tried for freeing capacity. Nodes that lack the least come first."""
 NODES_READ_AHEAD = 32
 """Number of nodes whose workspaces are read in the first batch."""
 
@@ -41,8 +41,8 @@ NODES_READ_AHEAD = 32
 class BlockedRequest:
     """A request for one node that is blocked by placement only, in queue order.
 
-    `requests` are its requests by pool, in order of preference. `eta_s` is its expected start without any
-    moves, None if unknown.
+    `requests` are its requests by pool, in order of preference. `eta_s` is the expected start without moves,
+    or None if unknown.
     """
 
     id: str
@@ -54,13 +54,13 @@ class BlockedRequest:
 
     @property
     def expected_work(self) -> int:
-        """Its expected work, in the unit of `Movable.lost_work`."""
+        """The expected work of the request, in the unit of `Movable.lost_work`."""
         return max(self.milli, 1) * self.duration_s
 
 
 @dataclass(frozen=True, slots=True)
 class PastMove:
-    """An earlier request to move: the workspace left these devices of a node at `at_s`."""
+    """An earlier move: the workspace left these devices of a node at `at_s`."""
 
     workspace: str
     at_s: int
@@ -72,10 +72,10 @@ class PastMove:
 class Rules:
     """Thresholds of rebalancing.
 
-    - `low_score`: placement health, in percent, up to which a workspace is moved.
+    - `low_score`: maximum placement health, in percent, at which a workspace is moved.
     - `min_gain`: minimum gain of a move, in percent.
-    - `patience_s`, `min_wait_s`: no moves for a request that starts within the former anyway, or has waited
-      less than the latter.
+    - `patience_s`: no moves for a request that would start within this time anyway.
+    - `min_wait_s`: minimum waiting time of a request before workspaces move for it.
     - `max_moves`: maximum number of moves for one request.
     """
 
@@ -106,8 +106,8 @@ class Move:
 class Proposal:
     """Moves that belong together.
 
-    `gain` is in percent of what the workspace could get; with `waiting`, the milli-GPU of the request that
-    starts. `lost_work` is the work to repeat (`Movable.lost_work`).
+    `gain` is in points of placement health; with `waiting`, the milli-GPU of the request that starts.
+    `lost_work` is the work to repeat (`Movable.lost_work`).
     """
 
     moves: tuple[Move, ...]
@@ -118,15 +118,15 @@ class Proposal:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Equal for equivalent proposals: the same workspaces for the same request."""
+        """A key that is equal for proposals with the same workspaces and the same request."""
         return (self.waiting, *sorted(move.workspace for move in self.moves))
 
 
 @dataclass(slots=True)
 class _TrialClusters:
-    """The clusters with all proposals applied, and the steps to undo.
+    """The clusters with all proposals applied, and the steps to undo them.
 
-    `shortfalls` caches what nodes lack for a request, by version of the node.
+    `shortfalls` caches what nodes lack for a request, by node version.
     """
 
     clusters: Mapping[str, Cluster]
@@ -144,7 +144,7 @@ class _TrialClusters:
         self.steps.append((pool, placement, request, False))
 
     def shortfall_of(self, pool: str, request: ResourceRequest, name: str) -> tuple[int, int]:
-        """Return how many devices with room, and how much CPU, the node lacks for the request at least."""
+        """Return the minimum number of devices with room and amount of CPU that the node lacks."""
         cluster = self.clusters[pool]
         version, entries = cluster.version(name), self.shortfalls.setdefault((pool, request), {})
         entry = entries.get(name)
@@ -176,8 +176,8 @@ def propose(
 ) -> list[Proposal]:
     """Return the worthwhile proposals. The clusters are unchanged afterwards.
 
-    `scores` rates devices by UUID and nodes by (pool, name), in percent. Missing ones are unknown and count
-    as good. Pending requests come first: they have nothing, and running workspaces have something.
+    `scores` rates devices by UUID and nodes by (pool, name), in percent. Missing scores are unknown and count
+    as good. Pending requests come first, because running workspaces already have a placement.
     """
     history = list(past)
     resting = {earlier.workspace for earlier in history if now_s - earlier.at_s < rules.cool_down_s}
@@ -192,7 +192,7 @@ def propose(
             site, PreemptibleMovables(source, resting, now_s), waiting, left, now_s, rules
         )
         stay = resting | {move.workspace for proposal in proposals for move in proposal.moves}
-        # Without a reason nothing was measured, so there is no cause for a move.
+        # Without a reason, nothing was measured, so there is no cause for a move.
         low = [
             movable
             for movable in source.discontent()
@@ -229,7 +229,7 @@ def _find_better_placement(
     """Return a move with sufficient gain to a target that is free while the workspace still runs."""
     before = len(site.steps)
     accelerators = movable.request.accelerators
-    # A workspace with a share is better off only on an unused GPU; it still receives only its share.
+    # For a workspace with a share, only an unused GPU is better, although it still gets only its share.
     alone = replace(
         movable.request,
         accelerators=replace(accelerators, share_milli=1000, memory_mib=accelerators.memory_mib),
@@ -247,14 +247,14 @@ def _find_better_placement(
             site.commit(movable.pool, target, movable.request)
             move = Move(movable.id, movable.pool, movable.placement, target)
             return Proposal((move,), movable.reasons[0], gain, movable.lost_work(now_s))
-        # Not good enough: taken temporarily to get the next best.
+        # Not good enough. Take it temporarily to find the next best.
         site.commit(movable.pool, place, request)
     site.undo(before)
     return None
 
 
 def _placement_score(pool: str, target: Placement, scores: Mapping[str | tuple[str, str], int]) -> int:
-    """Return the score of a placement: the minimum over its devices and nodes."""
+    """Return the score of a placement: the minimum of its devices and nodes."""
     of_node = (scores.get((pool, part.node), MAX_SCORE) for part in target.nodes)
     return min((*of_node, *(scores.get(uuid, MAX_SCORE) for uuid in _devices(target))))
 
@@ -272,7 +272,7 @@ def _is_elsewhere(movable: Movable, target: Placement) -> bool:
 
 
 def _is_return(target: Placement, left: Iterable[PastMove]) -> bool:
-    """Return whether the target leads back to an earlier placement."""
+    """Return whether the target is an earlier placement of the workspace."""
     devices = _devices(target)
     return any(
         bool(devices & past.devices) if past.devices else past.node == target.nodes[0].node for past in left
@@ -291,7 +291,7 @@ def _free_capacity(
     rules: Rules,
 ) -> list[Proposal]:
     proposals: list[Proposal] = []
-    # Failed searches by expected work: a request with more of it may cost more.
+    # Failed searches by expected work, because moves for a request with more work may cost more.
     failed_searches: dict[tuple[str, ResourceRequest], int] = {}
     for blocked in waiting:
         if len(proposals) >= rules.max_proposals:
@@ -302,7 +302,7 @@ def _free_capacity(
         if any(
             pool in site.clusters and site.clusters[pool].find(request) for pool, request in blocked.requests
         ):
-            # Something other than placement blocks it.
+            # Something other than placement blocks the request.
             continue
         for pool, request in blocked.requests:
             if pool not in site.clusters or request.nodes != 1:
@@ -337,11 +337,11 @@ def _free_capacity_in(
     cluster = site.clusters[pool]
     nearest = _closest_nodes(site, pool, request, movables_by_node)
     best: tuple[tuple[int, ...], list[Move], list[Movable]] | None = None
-    # Nothing is cheaper than moving one of the smallest without any loss.
+    # Nothing is cheaper than moving one of the smallest workspaces without lost work.
     least = min((group.min_milli for group in nearest), default=0)
     cheapest = (1, 0, least)
     for movable in (group.movable for group in nearest):
-        # Try a few large ones, and the smallest that suffice; the cheaper wins.
+        # Try a few large workspaces, and the smallest that suffice. The cheaper option wins.
         smallest = sorted(movable, key=lambda member: (member.lost_work(now_s), member.milli, member.id))
         sizes = {member.milli for member in movable}
         for order in (movable, smallest) if len(sizes) > 1 else (movable,):
@@ -363,7 +363,7 @@ def _free_capacity_in(
     for member in chosen:
         site.release(pool, member.placement, member.allocated)
     place = cluster.find(request)
-    assert place is not None  # just found on the same clusters
+    assert place is not None  # the placement was just found on the same clusters
     site.commit(pool, place, request)
     requests = {member.id: member.request for member in chosen}
     for move in moves:
@@ -377,7 +377,7 @@ def _closest_nodes(
 ) -> list[NodeMovables]:
     """Return the movable workspaces of the nodes that lack the least for the request, least loss first.
 
-    Reads only these nodes and their next ones, so a few queries suffice for any site.
+    Reads only these nodes and a few more, so a few queries suffice for any site.
     """
     alike: dict[tuple[int, int], list[str]] = {}
     for name in movables_by_node.nodes(pool):
@@ -400,7 +400,7 @@ def _closest_nodes(
 
 
 def _device_shortfall(node: NodeCapacity, request: ResourceRequest) -> int:
-    """Return how many more devices with room the request needs at least."""
+    """Return the minimum number of further devices with room that the request needs."""
     accelerators = request.accelerators
     if not accelerators.count or accelerators.mig_profile:
         return 0
@@ -421,7 +421,7 @@ def _choose_movables(
 ) -> list[Movable]:
     """Return the workspaces that must leave for the request to fit; empty if impossible.
 
-    The returned ones are released from the clusters.
+    Releases the returned workspaces from the clusters.
     """
     cluster = site.clusters[pool]
     name = movable[0].node
@@ -435,7 +435,7 @@ def _choose_movables(
         removed.append(candidate)
     if filters.reason(cluster.node(name), request) is not None:
         return []
-    # Earlier victims may be unnecessary: restore them, latest first.
+    # Some of the earlier workspaces may be unnecessary. Restore them, latest first.
     for candidate in reversed(list(removed)):
         site.commit(pool, candidate.placement, candidate.allocated)
         if filters.reason(cluster.node(name), request) is None:
@@ -452,7 +452,7 @@ def _find_targets(
     chosen: Sequence[Movable],
     left: Mapping[str, Sequence[PastMove]],
 ) -> list[Move]:
-    """Return the moves of the released workspaces after the request is placed; empty if one has no target."""
+    """Return the moves of the released workspaces once the request is placed; empty if one has no target."""
     cluster = site.clusters[pool]
     place = cluster.find(request)
     if place is None:

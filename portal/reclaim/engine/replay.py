@@ -1,4 +1,4 @@
-"""Replays the ladder on recorded activity, with the same `decide` as live passes."""
+"""Replays `ladder.decide` on recorded activity."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from portal.reclaim.engine.ladder import UNUSED_S, Cause, Notice, Policy, RunSta
 
 MAX_STEPS = 5000
 MIN_GAIN_S = 60.0
-"""Minimum seconds by which a replayed stop must precede the actual end to count."""
+"""Minimum seconds by which a replayed stop has to precede the actual end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class RecordedRun:
     """One start of a workspace: its run and idle periods.
 
     `idle` is for all signals, `gpu_idle` for GPUs; other times count as work. `kept` are the periods for
-    which it was kept by a user.
+    which a user kept the workspace.
     """
 
     begin_s: float
@@ -37,9 +37,9 @@ class RecordedRun:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedStop:
-    """A stop that the policies would have made; with `released`, only the GPUs are released.
+    """A stop that the policies would have caused. With `released`, only the GPUs are released.
 
-    `freed_s`: seconds from then until the workspace was used again or really stopped.
+    `freed_s`: seconds from this stop until the workspace was used again or really stopped.
     """
 
     at_s: float
@@ -50,9 +50,9 @@ class ReplayedStop:
 
 
 def replay(past: RecordedRun, policy: Policy) -> list[ReplayedStop]:
-    """Return where the policy would have stopped the workspace or released its GPUs.
+    """Return when the policy would have stopped the workspace or released its GPUs.
 
-    Assumes that it is restarted with its GPUs when it is used again.
+    Assumes that the workspace is restarted with its GPUs when it is used again.
     """
     stops: list[ReplayedStop] = []
     began_s, notice = past.begin_s, None
@@ -84,7 +84,7 @@ def replay(past: RecordedRun, policy: Policy) -> list[ReplayedStop]:
             heapq.heappush(moments, verdict.due_at_s)
         elif verdict.step is Step.WAIT:
             assert verdict.due_at_s is not None
-            # One second later at least, in case rounding misses a threshold.
+            # At least one second later, in case rounding misses a threshold.
             heapq.heappush(moments, max(verdict.due_at_s, now_s + 1))
         elif verdict.step in (Step.STOP, Step.RELEASE):
             assert verdict.cause is not None
@@ -106,7 +106,7 @@ def _period_at(periods: tuple[Period, ...], now_s: float) -> Period | None:
 
 
 def _moments(past: RecordedRun, policy: Policy) -> list[float]:
-    """Return the times at which the ladder's decision may change."""
+    """Return the times at which the decision may change."""
     moments = [past.begin_s, *_life_ends(policy, past.begin_s, past.end_s)]
     for period in past.kept:
         moments += [period.begin_s, period.end_s]
@@ -130,7 +130,7 @@ def _moments(past: RecordedRun, policy: Policy) -> list[float]:
 
 
 def _life_ends(policy: Policy, began_s: float, end_s: float) -> list[float]:
-    """Return the ends of a life that began then, with their notices."""
+    """Return the ends of a lifetime that began then, and when their notices begin."""
     moments = []
     if policy.longest_s is not None:
         end = began_s + policy.longest_s

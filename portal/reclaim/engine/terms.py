@@ -1,7 +1,7 @@
 """Merges several policies into the values that apply to a workspace, with their sources.
 
-The narrowest of site, pool, template and flavor decides each value. A team can only be stricter: the shorter
-limit applies, weeks are added, and the notice is not affected.
+For each value, the narrowest of site, pool, template and flavor applies. A team can only be stricter: the
+shorter limit applies, weeks are added, and the notice is not affected.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from portal.reclaim.engine.week import Week
 
 
 class ScopeKind(StrEnum):
-    """The scope of a policy, from the widest to the narrowest; the team's can only be stricter."""
+    """The scope of a policy, from the widest to the narrowest. Team policies can only be stricter."""
 
     SITE = "site"
     POOL = "pool"
@@ -37,7 +37,7 @@ class Source:
 
     @property
     def key(self) -> str:
-        """The source as in REST: `flavor:a100-full`, or `settings` without a policy."""
+        """The source in REST: `flavor:a100-full`, or `settings` without a policy."""
         if self.kind is None:
             return "settings"
         return f"{self.kind}:{self.name}" if self.name else self.kind.value
@@ -50,8 +50,8 @@ SETTINGS = Source(None)
 class Terms:
     """The values of one policy, in seconds. None inherits; a limit of 0 disables.
 
-    `idle_s` is for workspaces without accelerators, `idle_gpu_s` for those with; `archive_s` and `delete_s`
-    are for homes (`engine.unused`).
+    `idle_s` is for workspaces without accelerators, `idle_gpu_s` for workspaces with accelerators;
+    `archive_s` and `delete_s` are for homes (`engine.unused`).
     """
 
     source: Source

@@ -1,8 +1,8 @@
-"""The ladder for unused homes: warn, archive, and allow deletion. Pure, without a clock.
+"""The steps for unused homes: warn, archive, and allow deletion. Pure, without a clock.
 
 Time is counted in observed seconds: `advance` adds it up, and gaps, such as outages of the portal or clock
-changes, do not count. Using a home resets its time. Unused homes are archived, and archives may later be
-deleted by an administrator; both after a fully observed notice.
+changes, do not count. Using a home resets its time. Unused homes are archived, and an administrator may later
+delete the archives; both only after a fully observed notice period.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import StrEnum
 from portal.reclaim.engine.terms import ScopeKind, Source, Terms
 
 MAX_PASS_GAP_S = 3600.0
-"""Maximum seconds between two passes; longer or negative gaps do not count."""
+"""Maximum seconds between two passes. Longer or negative gaps are not counted."""
 
 
 class HomeStep(StrEnum):
@@ -36,7 +36,7 @@ class HomeRules:
     sources: Mapping[str, Source] = field(default_factory=dict)
 
     def limit_s(self, *, archived: bool) -> int | None:
-        """Return the time until archiving or deletion; at least the notice."""
+        """Return the time until archiving or deletion in seconds, at least the notice."""
         limit = self.delete_s if archived else self.archive_s
         return max(limit, self.notice_s) if limit else None
 
@@ -62,7 +62,7 @@ class HomeVerdict:
 def rules(layers: Iterable[Terms], *, notice_s: int) -> HomeRules:
     """Merge `layers`: settings first, then in the order of `terms.ORDER`.
 
-    The narrower of site and pool wins. A team can only archive earlier, and cannot set deletion.
+    The narrower of site and pool applies. A team can only archive earlier, and cannot set deletion.
     """
     values: dict[str, int] = {}
     sources: dict[str, Source] = {}

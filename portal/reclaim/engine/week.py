@@ -1,4 +1,4 @@
-"""Weekly schedules: working hours, and the hours of stops and starts, each in its own time zone."""
+"""Weekly schedules: working hours, stop hours and start hours, each in its own time zone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Week:
     - `start_at`: hour at which workspaces stopped that way start again on these days except holidays; None:
       never.
 
-    A time skipped by daylight saving comes later by the shift; of a repeated time the first counts.
+    A time that daylight saving skips is shifted later; if a time is repeated, the first applies.
     """
 
     zone: str
@@ -37,7 +37,7 @@ class Week:
     start_at: time | None = None
 
     def is_working_time(self, now_s: float) -> bool:
-        """Return whether it is working time now. Always true without working hours."""
+        """Return whether `now_s` is working time. Always true without working hours."""
         return _is_working_time(self, now_s)
 
     def stop_near(self, now_s: float, notice_s: float) -> float | None:
@@ -59,7 +59,8 @@ class Week:
     def start_due(self, stopped_s: float, now_s: float) -> bool:
         """Return whether a workspace stopped at `stopped_s` is due to start.
 
-        A start hour has passed, and no stop hour since. A missed start is made up for within `NIGHT_S`.
+        True if a start hour has passed since, without a later stop hour. Starts can be late by up to
+        `NIGHT_S`.
         """
         past = self.starts(max(stopped_s + 1, now_s - 8 * 86_400), now_s + 1)
         return bool(past) and not self.stops(past[-1] + 1, now_s + 1) and now_s < past[-1] + NIGHT_S
@@ -93,7 +94,7 @@ def _moments(week: Week, at: time, from_s: float, until_s: float, *, holidays: b
     return moments
 
 
-# Cached: a pass asks the same for thousands of workspaces.
+# Cached, because a pass needs the same result for thousands of workspaces.
 @lru_cache(maxsize=1024)
 def _is_working_time(week: Week, now_s: float) -> bool:
     if week.begins is None or week.ends is None:
@@ -108,12 +109,12 @@ def _is_working_time(week: Week, now_s: float) -> bool:
 @lru_cache(maxsize=1024)
 def _stop_near(week: Week, now_s: float, notice_s: float) -> float | None:
     week_s = 8 * 86_400
-    past = week.stops(now_s - week_s, now_s + notice_s + 1)
-    if not past:
+    stops = week.stops(now_s - week_s, now_s + notice_s + 1)
+    if not stops:
         return None
-    stop_s = past[-1]
+    stop_s = stops[-1]
     if stop_s >= now_s:
         return stop_s
     begins = _moments(week, week.begins, stop_s, now_s + 1, holidays=False) if week.begins is not None else []
-    over = bool(begins) if week.begins is not None else now_s >= stop_s + NIGHT_S
-    return None if over else stop_s
+    is_over = bool(begins) if week.begins is not None else now_s >= stop_s + NIGHT_S
+    return None if is_over else stop_s

@@ -1,1 +1,1 @@
-"""Rebalancing: proposes moves of running work, applied by operators or automatically by policy."""
+"""Rebalancing: proposes moves of running work, which operators or the policy apply."""

@@ -1,4 +1,4 @@
-"""REST views of proposals to move running work, for operators and auditors."""
+"""REST API of proposals to move running work, for operators and auditors."""
 
 from __future__ import annotations
 

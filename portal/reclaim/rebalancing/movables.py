@@ -1,4 +1,4 @@
-"""Movable workspaces, read on demand for the search."""
+"""Reads movable workspaces on demand for the search."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ GOOD_HEALTH = PlacementHealth()
 
 
 class SnapshotMovables:
-    """Workspaces that could be placed again in their pool: on one node, by a request with a fixed model.
+    """Workspaces that could be placed again in their pool: on one node, with a request for a fixed model.
 
-    Requests for any model are excluded, since another model would be charged differently. Workspaces without
-    a verdict count as content. Pools in `off` are excluded.
+    Excludes requests for any model, because another model would be charged differently, and pools in `off`.
+    Workspaces without a verdict have no reason to move.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class SnapshotMovables:
                 self._nodes.setdefault(str(key), set()).add(name)
         self._templates: dict[UUID, Template] = {}
         self._flavors: dict[UUID, Flavor] = {}
-        # Cached: thousands have equal requests.
+        # Cached, because thousands of workspaces have equal requests.
         self._again: dict[object, ResourceRequest | None] = {}
         self._movable: dict[UUID, Movable | None] = {}
 
@@ -89,7 +89,8 @@ class SnapshotMovables:
             return None
         shares = any(grant.milli < WHOLE_DEVICE_MILLI for grant in placement.nodes[0].devices)
         if shares and self._pools[pool].pool.scrub_required:
-            # The shared GPU is scrubbed before reuse, after all have left: a move would free nothing.
+            # A shared GPU is scrubbed before reuse, after all workspaces have left, so a move would free
+            # nothing.
             return None
         key = (pool, workspace.template, workspace.flavor, workspace.resources, frozenset(homes.items()))
         if key not in self._again:
@@ -124,7 +125,7 @@ class SnapshotMovables:
 def _in_its_pool(
     requests: PlacementRequests, pool: UUID, template: Template, flavor: Flavor, data: Any, homes: Homes
 ) -> ResourceRequest | None:
-    """Return its request for a new placement in its pool; None if impossible or ambiguous."""
+    """Return the request for a new placement in its pool; None if impossible or ambiguous."""
     try:
         placement_request = requests.build(template, flavor, data, homes=homes)
     except ValueError:

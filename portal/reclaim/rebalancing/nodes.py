@@ -1,4 +1,4 @@
-"""Size, commitments and spare capacity of nodes."""
+"""Size, allocations and spare capacity of nodes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _HeadroomReport(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """The size of a node, and the amounts granted on it."""
+    """The size of a node, and the amounts allocated on it."""
 
     cpu_milli: int
     cpu_granted_milli: int

@@ -11,7 +11,7 @@ from portal.fleet.inventory.models import Pool, RebalancingPolicy
 
 
 def policy_of(pool: Pool) -> RebalancingPolicy:
-    """Return the pool's own policy, else the site's; never `SITE`."""
+    """Return the pool's own policy, or else the site's; never `SITE`."""
     own = RebalancingPolicy(pool.rebalancing)
     if own is not RebalancingPolicy.SITE:
         return own

@@ -66,7 +66,7 @@ class ProposalRow:
 
 
 def rows(proposals: Sequence[RebalanceProposal]) -> list[ProposalRow]:
-    """Return the rows of proposals; three queries for any number."""
+    """Return the rows of proposals, with three queries for any number."""
     planned = {row.pk: services.planned_moves(row) for row in proposals}
     every = [move for moves in planned.values() for move in moves]
     workspaces = {
@@ -126,7 +126,7 @@ def _uuids(place: Placement) -> tuple[str, ...]:
 
 
 def _place(place: Placement, names: dict[str, tuple[str, int]]) -> str:
-    """Return a node with the numbers of its devices, as on the GPU map."""
+    """Return a node with its device numbers, as on the GPU map."""
     part = place.nodes[0]
     if not part.devices:
         return part.node

@@ -1,7 +1,7 @@
-"""Rebalancing once a minute: placement health, proposals, and automatic moves.
+"""Rebalances once a minute: measures placement health, makes proposals, and applies automatic moves.
 
-Safe to interrupt: every step is committed separately, and each pass starts from current data. Open proposals
-that are no longer useful are withdrawn; a dismissed one does not return for a day.
+Passes can be interrupted: every step is committed separately, and each pass starts from current data. Open
+proposals that are no longer useful are withdrawn; a dismissed proposal does not return for a day.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ MIN_AGE_TO_APPLY = timedelta(minutes=5)
 DISMISSED_FOR = timedelta(days=1)
 KEPT_FOR = timedelta(days=30)
 MAX_MOVES_IN_PROGRESS = 8
-"""Number of moves in progress from which no more are applied automatically."""
+"""Number of moves in progress at which no further moves are applied automatically."""
 MAX_NEW_PER_PASS = 3
 MAX_SEARCH_S = 0.25
-"""Limits of one pass for the simulation of new proposals: their number, and processor seconds."""
+"""Limits per pass for simulating new proposals: their number, and CPU seconds."""
 SCORE_HYSTERESIS = 10
-"""Hysteresis: an open proposal stays until the score is this far above the limit."""
+"""Hysteresis: an open proposal stays open until the score exceeds the limit by this much."""
 
 
 AcceptedProposal = tuple[Proposal, list[PlannedMove]]
@@ -60,7 +60,7 @@ AcceptedProposal = tuple[Proposal, list[PlannedMove]]
 
 @dataclass(frozen=True, slots=True)
 class RebalancePassReport:
-    """The result of a pass: workspaces with a low score, open proposals, and applied ones."""
+    """The result of a pass: the numbers of low scores, open proposals, and applied proposals."""
 
     discontent: int = 0
     proposed: int = 0
@@ -88,7 +88,7 @@ def run(now: datetime | None = None) -> RebalancePassReport:
     low: Mapping[UUID, PlacementHealth] = {}
     generations: Mapping[UUID, int] = {}
     accepted: Mapping[str, AcceptedProposal] = {}
-    # Usually no score can be low and no request waits: then nothing else is read.
+    # Usually no score can be low and no request waits. Then nothing else has to be read.
     if measurements.suspects or blocked or slow:
         with reading.read_snapshot(now) as (snapshot, running):
             slow_devices = running.devices_of([str(pk) for pk in slow])
@@ -137,7 +137,7 @@ def _proposals(
     proposed = propose(clusters, movables, requests, past, int(now.timestamp()), limits, scores)
     open_keys = set(RebalanceProposal.objects.filter(state=ProposalState.OPEN).values_list("key", flat=True))
     if open_keys - {key_of(proposal) for proposal in proposed}:
-        # Open proposals stay slightly longer than new ones need.
+        # Open proposals may stay with a slightly higher score than new ones need.
         relaxed = replace(limits, low_score=limits.low_score + SCORE_HYSTERESIS)
         still_proposed = propose(clusters, movables, requests, past, int(now.timestamp()), relaxed, scores)
         taken = {move.workspace for proposal in proposed for move in proposal.moves}
@@ -157,7 +157,7 @@ def key_of(proposal: Proposal) -> str:
 def _store_discontent(
     low: Mapping[UUID, PlacementHealth], generations: Mapping[UUID, int], now: datetime
 ) -> None:
-    """Store the workspaces with low scores. The others have no rows."""
+    """Store the workspaces with low scores, and delete the rows of all others."""
     stored_rows = {row.workspace_id: row for row in Discontent.objects.all()}
     outdated = [pk for pk in stored_rows if pk not in low]
     rows = []
@@ -189,7 +189,7 @@ def _store_discontent(
 def _accepted_proposals(
     snapshot: ClusterSnapshot, proposals: Sequence[Proposal], generations: Mapping[UUID, int], now: datetime
 ) -> dict[str, AcceptedProposal]:
-    """Return the proposals, by key, that were not dismissed and work in the queue's simulation."""
+    """Return by key the proposals that were not dismissed and that work in a simulation of the queue."""
     by_key = {key_of(proposal): proposal for proposal in proposals}
     dismissed = RebalanceProposal.objects.filter(
         state=ProposalState.DISMISSED, decided_at__gt=now - DISMISSED_FOR, key__in=list(by_key)
@@ -231,10 +231,10 @@ def _feasible_proposals(
     generations: Mapping[UUID, int],
     now: datetime,
 ) -> dict[str, AcceptedProposal]:
-    """Return proposals that the queue would execute unchanged; includes a few new ones per pass.
+    """Return proposals that the queue would execute unchanged, including a few new ones per pass.
 
-    A proposal that passed before and is unchanged is simulated again only when applied, since each simulation
-    takes a decision of the whole queue.
+    An unchanged proposal that passed before is simulated again only when applied, because each simulation
+    needs a decision about the whole queue.
     """
     accepted: dict[str, AcceptedProposal] = {}
     fresh: list[str] = []
@@ -245,7 +245,7 @@ def _feasible_proposals(
         else:
             fresh.append(key)
     if fresh:
-        # Rotates, so that failing proposals do not block others.
+        # Rotate the proposals, so that failing ones do not block others.
         first = int(now.timestamp()) // 60 * MAX_NEW_PER_PASS % len(fresh)
         fresh = (fresh[first:] + fresh[:first])[:MAX_NEW_PER_PASS]
         began = time.process_time()
@@ -291,7 +291,7 @@ def _apply(proposals: Sequence[RebalanceProposal], now: datetime) -> int:
 
 
 def may_apply_automatically(row: RebalanceProposal, automatic: Collection[UUID]) -> bool:
-    """Return whether all its workspaces are preemptible and in pools with automatic rebalancing."""
+    """Return whether all workspaces are preemptible and in pools with automatic rebalancing."""
     if not {planned.pool for planned in services.planned_moves(row)} <= set(automatic):
         return False
     keys = [move["workspace"] for move in row.moves]

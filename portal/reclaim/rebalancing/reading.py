@@ -1,7 +1,7 @@
 """Reads the input of rebalancing with a constant number of queries.
 
-Reads samples of the last 10 minutes, allocations and the last activity; of the history only the moves of the
-last days, which cool-down times keep few.
+Reads samples of the last 10 minutes, allocations, the last activity, and the moves of the last days, which
+cool-down times limit to a few.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ COLUMNS = (
     "resources_text", "preemptible", "loses_work", "placed_at", "reclaim_activity__signals",
 )  # fmt: skip
 AS_TEXT = ("owner_id", "team_id", "template_id", "flavor_id", "resources")
-"""Read as text: most values are equal, and parsing each is expensive."""
+"""Read as text, because most values are equal, and parsing each one is expensive."""
 NodeAllocation = tuple[UUID, Placement, ResourceRequest]
-"""What a workspace uses of a node: pool, placement and amounts."""
+"""A workspace's allocation on a node: pool, placement and request."""
 UNKNOWN_DEVICE = DeviceView()
 
 
@@ -79,9 +79,9 @@ _resources = msgspec.json.Decoder(_Resources).decode
 
 @dataclass(frozen=True, slots=True)
 class RunningWorkspace:
-    """A running workspace, its request, and what it uses on each node.
+    """A running workspace, its request, and its allocations.
 
-    `home` is (user, team) of its home. `resources` is JSON text.
+    `home` is the (user, team) of its home. `resources` is JSON text.
     """
 
     pk: UUID
@@ -97,7 +97,7 @@ class RunningWorkspace:
     loses_work: bool
     placed_at: datetime | None
     signals: str | None = None
-    """Like `WorkspaceActivity.signals`, but only if fresh; see `is_active`."""
+    """As `WorkspaceActivity.signals`, but only if fresh; see `is_active`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +124,18 @@ def read_measurements(now: datetime) -> Measurements:
     }
     parts = AllocatedDevice.objects.filter(active=True, milli__lt=WHOLE_DEVICE_MILLI)
     shared = set(parts.values_list("device__uuid", flat=True))
-    blamed = {uuid for uuid, view in devices.items() if not is_good_for_any(view, shared=uuid in shared)}
+    suspect_devices = {
+        uuid for uuid, view in devices.items() if not is_good_for_any(view, shared=uuid in shared)
+    }
     nodes = nodes_of_all(now)
-    over = {
+    overloaded_nodes = {
         key
         for key, view in nodes.items()
         if is_overcommitted(view.cpu_milli, view.cpu_granted_milli)
         or is_overcommitted(view.memory_mib, view.memory_granted_mib)
         or has_shortage(view.headroom)
     }
-    return Measurements(devices, nodes, frozenset(blamed | over))
+    return Measurements(devices, nodes, frozenset(suspect_devices | overloaded_nodes))
 
 
 @contextmanager
@@ -144,7 +146,7 @@ def read_snapshot(now: datetime) -> Iterator[tuple[ClusterSnapshot, RunningWorks
 
 
 class RunningWorkspaces:
-    """Running workspaces and what they use according to the queue's snapshot. Rows are read on demand."""
+    """Running workspaces and their allocations in the queue's snapshot. Rows are read on demand."""
 
     def __init__(self, allocations: Mapping[str, Sequence[NodeAllocation]], now: datetime) -> None:
         self._allocations = allocations
@@ -152,13 +154,13 @@ class RunningWorkspaces:
         self._read_names: set[str] = set()
         self._rows: dict[str, RunningWorkspace] = {}
         self.by_node: dict[tuple[UUID, str], list[str]] = {}
-        """Users of each (pool, node)."""
+        """Ids of the workspaces on each (pool, node)."""
         for name, places in allocations.items():
             for pool, placement, _request in places:
                 self.by_node.setdefault((pool, placement.nodes[0].node), []).append(name)
 
     def get(self, names: Collection[str]) -> list[RunningWorkspace]:
-        """Return the running ones of these workspaces, with a constant number of queries."""
+        """Return those of these workspaces that are running, with a constant number of queries."""
         fresh = [name for name in names if name not in self._read_names]
         if fresh:
             self._read_names.update(fresh)
@@ -166,7 +168,7 @@ class RunningWorkspaces:
         return [self._rows[name] for name in names if name in self._rows]
 
     def devices_of(self, names: Collection[str]) -> frozenset[str | tuple[UUID, str]]:
-        """Return the devices that these use, and the nodes of those without devices."""
+        """Return the devices that these workspaces use, and the nodes of workspaces without devices."""
         devices: set[str | tuple[UUID, str]] = set()
         for name in names:
             for pool, placement, _request in self._allocations.get(name, ()):
@@ -206,7 +208,7 @@ class RunningWorkspaces:
         keys = {text: UUID(text) for text in {key for row in rows for key in row[6:10]}}
         for row in rows:
             workspace = _running_workspace(row, self._allocations, keys, self._now)
-            # The snapshot does not reflect later placements.
+            # The snapshot does not include later placements.
             if workspace.placed_at is None or workspace.placed_at <= self._now:
                 self._rows[str(workspace.pk)] = workspace
 
@@ -235,9 +237,9 @@ def _running_workspace(
 
 
 def _is_working(active: str | None) -> bool | None:
-    """Return whether it was seen working by its own signals. A shared GPU's usage is not specific.
+    """Return whether signals other than the usage of a shared GPU show that the workspace is working.
 
-    Traffic through the gateway needs no GPU.
+    Ignores traffic through the gateway, which needs no GPU.
     """
     if active is None:
         return None
@@ -252,7 +254,7 @@ def _devices(now: datetime) -> dict[str, DeviceView]:
         pk: (uuid, model) for pk, uuid, model in fresh.values_list("pk", "device__uuid", "device__model")
     }
     minutes = DeviceMinute.objects.filter(series__newest_s__gte=from_s, start_s__gte=from_s)
-    # Group by the rows' key, which avoids sorting.
+    # Group by the primary key, which avoids sorting.
     rows = (
         minutes.order_by()
         .values_list("series_id")
@@ -262,7 +264,7 @@ def _devices(now: datetime) -> dict[str, DeviceView]:
             throttle=Sum("throttle_s"),
             thermal=Sum("thermal_s"),
             slowed=Sum("slowed_s"),
-            # Both are 2-byte integers whose product overflows.
+            # Convert the values, because the product of these 2-byte integers overflows.
             clock_s=Sum(Cast("sm_clock_mhz", IntegerField()) * F("measured_s")),
             measured=Sum("measured_s"),
         )
@@ -270,7 +272,7 @@ def _devices(now: datetime) -> dict[str, DeviceView]:
     views = {}
     for series, gpu_s, pct_s, throttle, thermal, slowed, clock_s, measured in rows:
         if series not in named:
-            # Its first minute was written between the two queries.
+            # The device's first minute was written between the two queries.
             continue
         uuid, model = named[series]
         views[uuid] = DeviceView(
@@ -278,7 +280,7 @@ def _devices(now: datetime) -> dict[str, DeviceView]:
             gpu_s=gpu_s,
             gpu_pct=pct_s // gpu_s if gpu_s and pct_s is not None else None,
             watched_s=throttle,
-            # A second may count as both, so take the maximum instead of the sum.
+            # A second may have both kinds of throttling, so take the maximum instead of the sum.
             throttled_s=max(thermal or 0, slowed or 0) if throttle else None,
             clock_mhz=clock_s // measured if clock_s is not None and measured else None,
         )
@@ -298,7 +300,7 @@ def _bests(devices: list[DeviceView], now: datetime) -> dict[str, int]:
 
 
 def _work(workspace: RunningWorkspace, headroom: Headroom, slow: tuple[str, Pace] | None) -> Work:
-    """Return the work of a workspace, as far as it matters for its score."""
+    """Return the part of a workspace's work that matters for its score."""
     used = granted_milli = None
     if has_shortage(headroom):
         try:
@@ -326,7 +328,7 @@ def suspect_views(
     running: Sequence[RunningWorkspace],
     slow: Mapping[UUID, tuple[str, Pace]] | None = None,
 ) -> dict[UUID, PlacementView]:
-    """Return the placements that may have problems, by workspace.
+    """Return the views of placements that may have problems, by workspace.
 
     `slow` are workspaces whose work is slower than elsewhere, from `pacing.slow_workspaces`.
     """
@@ -394,7 +396,7 @@ def blocked_requests() -> list[Workspace]:
 
 
 def single_node_requests(pools: Mapping[UUID, PoolNodes], first: Sequence[Workspace]) -> list[BlockedRequest]:
-    """Return those that need a single node."""
+    """Return the blocked requests that need a single node."""
     homes = home_places.home_places_by_user([(row.owner_id, row.team_id) for row in first])
     requests = PlacementRequests(pools)
     blocked = []
@@ -431,7 +433,7 @@ def single_node_requests(pools: Mapping[UUID, PoolNodes], first: Sequence[Worksp
 
 
 def past_moves(since: datetime) -> list[PastMove]:
-    """Return all requests to move since then with their sources, including those that stayed."""
+    """Return all moves since then with their sources, including those that did not happen."""
     rows = Move.objects.filter(asked_at__gte=since).values_list("workspace_id", "asked_at", "source")
     moves = []
     for workspace, asked_at, source in rows:

@@ -30,7 +30,7 @@ def planned_moves(row: RebalanceProposal) -> list[PlannedMove]:
 
 
 def _locked(proposal_id: UUID) -> RebalanceProposal:
-    """Lock and return the proposal: first the queue, then the row, as a pass does."""
+    """Lock the queue and then the proposal, like a pass, and return the proposal."""
     PlacementLock.hold()
     row = RebalanceProposal.objects.select_for_update().filter(pk=proposal_id).first()
     if row is None:
@@ -42,9 +42,9 @@ def _locked(proposal_id: UUID) -> RebalanceProposal:
 def apply(
     *, actor: User | SystemActor, proposal_id: UUID, preemptible_only: bool = False
 ) -> RebalanceProposal:
-    """Ask the workspaces of a proposal to move. Idempotent.
+    """Request the moves of a proposal. Idempotent.
 
-    Raises `NotAllowed`, `NotFound`, and `StateConflict` if it is no longer open or no longer works.
+    Raises `NotAllowed`, `NotFound`, and `StateConflict` if the proposal is no longer open or no longer works.
     """
     require_operator(actor)
     row = _locked(proposal_id)
@@ -54,7 +54,7 @@ def apply(
         raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
     planned = planned_moves(row)
     if policies.is_disabled_in_any(move.pool for move in planned):
-        # Disabled since it was proposed; the next pass withdraws it.
+        # Rebalancing was disabled since the proposal; the next pass withdraws it.
         raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
     reason = message_of(Reason.from_json(row.reason))
     moving.request_moves(
@@ -69,9 +69,9 @@ def apply(
 
 @transaction.atomic
 def dismiss(*, actor: User, proposal_id: UUID) -> RebalanceProposal:
-    """Dismiss a proposal for a day. For an applied one, cancels moves that have not begun. Idempotent.
+    """Dismiss a proposal for a day. If it was applied, cancel moves that have not begun. Idempotent.
 
-    Raises `NotAllowed`, `NotFound`, and `StateConflict` if it was withdrawn.
+    Raises `NotAllowed`, `NotFound`, and `StateConflict` if the proposal was withdrawn.
     """
     require_operator(actor)
     row = _locked(proposal_id)

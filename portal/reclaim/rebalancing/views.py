@@ -46,7 +46,7 @@ def listing(request: SignedInRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def apply(request: SignedInRequest, proposal_id: UUID) -> HttpResponse:
-    """Confirm, then apply a proposal. The page shows what it interrupts."""
+    """Confirm, then apply a proposal. The page shows which work is interrupted."""
     require_operator(request.user)
     (row,) = presenters.rows([selectors.proposal(request.user, proposal_id)])
     back = reverse("reclaim:rebalancing")

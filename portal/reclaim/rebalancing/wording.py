@@ -1,4 +1,4 @@
-"""Texts: what is wrong with a placement, and why a workspace moves or does not."""
+"""Texts about problems of placements, and about why workspaces move or do not move."""
 
 from __future__ import annotations
 

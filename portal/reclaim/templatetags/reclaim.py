@@ -1,4 +1,4 @@
-"""Template tags: the end of a workspace's life and unused homes, for pages of other apps."""
+"""Template tags about lifetimes and unused homes, for pages of other apps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ register = template.Library()
 
 @register.inclusion_tag("reclaim/time_left.html", takes_context=True)
 def life(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
-    """Render the remaining life and the form to extend it."""
+    """Render the remaining lifetime and the form to extend it."""
     user: User = context["request"].user
     remaining = presenters.life_of(workspace, user)
     return {"life": remaining, "workspace": workspace, "csrf_token": context.get("csrf_token")}
@@ -36,26 +36,26 @@ def life(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
 
 @register.inclusion_tag("reclaim/low_placement_health.html")
 def discontent(workspace: Workspace) -> dict[str, Any]:
-    """Render why its placement health is low, in one line; empty if it is not."""
+    """Render in one line why the placement health is low; empty if it is not."""
     record = rebalancing_selectors.discontent_of(workspace)
     return {"record": record, "reason": rebalancing.low_score_reason(record) if record is not None else ""}
 
 
 @register.inclusion_tag("reclaim/progress.html")
 def progress(workspace: Workspace) -> dict[str, Any]:
-    """Render the reported pace of its work; empty without reports."""
+    """Render the reported pace of the work; empty without reports."""
     return {"rows": pacing.progress_of(workspace)}
 
 
 @register.simple_tag(takes_context=True)
 def home_stays(context: dict[str, Any], rows: Iterable[Any]) -> dict[int, HomeLine]:
-    """Return the state of the homes in rows with a `place`, by key."""
+    """Return the state of the homes in rows with a `place`, by primary key."""
     return home_presenters.lines(context["request"].user, [row.place for row in rows])
 
 
 @register.simple_tag
 def home_text(place: HomePlace, stays: dict[int, HomeLine]) -> str:
-    """Return a paragraph on a home that needs no action; empty if there is nothing to say."""
+    """Return a paragraph about a home that needs no action, or an empty string."""
     line = stays.get(place.pk)
     if line is None or line.matters or not line.text:
         return ""
@@ -81,7 +81,7 @@ def home_notes(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
 
 @register.inclusion_tag("reclaim/home_notes.html", takes_context=True)
 def home_warnings(context: dict[str, Any]) -> dict[str, Any]:
-    """Render announcements and archives of the user's own homes; one query without any."""
+    """Render announcements and archives of the user's own homes. One query if there are none."""
     user: User = context["request"].user
     warned = Q(warned_s__isnull=False) | Q(archive__isnull=False)
     stays = HomeStay.objects.filter(warned, place__owner=user).select_related("place")
@@ -110,7 +110,7 @@ def next_start(workspace: Workspace) -> datetime | None:
 
 @register.simple_tag
 def lifetime_note(template: Template, flavor: Flavor) -> str:
-    """Return the default and maximum lifetime as a note for the form's hours."""
+    """Return a note about the default and maximum lifetime for the form."""
     terms = terms_of(template, flavor)
     if terms.default_s is None:
         return _("No end by default.")

@@ -1,4 +1,4 @@
-"""Back-fill reservations (Slurm): when a blocked request can start, and what back-fill must leave to it."""
+"""Back-fill reservations (Slurm): when blocked requests can start, and the capacity back-fill must spare."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from portal.scheduling.engine.usage import PromisedAmounts, Usage, within_nomina
 
 ExpectedEnd = tuple[int, str, Workload]
 CapacityForecast = tuple[int, tuple[str, ...]]
-"""A time (UTC seconds), and the ids of the workloads that have left by then."""
+"""A time (Unix time), and the ids of the workloads that have left by then."""
 MAX_ASSUMED_ENDS = 512
-"""Maximum number of ended workloads that a look ahead at the nodes assumes."""
+"""Maximum number of workloads that a look-ahead at the nodes assumes to have ended."""
 
 
 class Placer(Protocol):
-    """Decides where a workload goes. Quota may be free where no single node is.
+    """Decides where a workload goes. Quota may be free although no single node has room.
 
     With a `SimulatingPlacer`, reserved starts keep their capacity on the nodes too.
     """
@@ -41,7 +41,7 @@ class SimulatingPlacer(Protocol):
     def fits_beside(
         self, reserved: Workload, ended: Sequence[str], other: Workload, ended_first: Sequence[str]
     ) -> bool:
-        """Return whether `reserved` fits after the workloads `ended` have left, beside `other`.
+        """Return whether `reserved` fits beside `other` once the workloads `ended` have left.
 
         `other` is placed as soon as the workloads `ended_first` have left. Takes no capacity. Returns False
         if `other` does not fit.
@@ -50,26 +50,26 @@ class SimulatingPlacer(Protocol):
 
 @runtime_checkable
 class ChoosingPlacer(Protocol):
-    """A placer that compares all ways to meet a request. Without it, the first that fits is taken."""
+    """A placer that compares all ways to meet a request. Other placers take the first that fits."""
 
     def choose(
         self, workload: Workload, ways: Sequence[Amounts], waiting: Mapping[str, int]
     ) -> Amounts | None:
-        """Return the best of `ways` on the nodes, or None if none fits. `take` then takes that place.
+        """Return the best of `ways` that fits on the nodes, or None. `take` then takes that place.
 
-        `waiting` is the number of pending requests by resource, without those that have alternatives.
+        `waiting` is the number of pending requests by resource, except those with alternatives.
         """
 
 
 @runtime_checkable
 class ServicePlacer(Protocol):
-    """A placer that knows which nodes are out of service. Capacity that is freed there stays closed."""
+    """A placer that knows which nodes are out of service, so that their freed capacity is not available."""
 
     def lost_contact(self, workload: Workload) -> Reason | None:
-        """Return why its start is unknown if no node that could ever take it reports, else None."""
+        """Return why the start is unknown if no node that could take the workload reports, else None."""
 
     def closed_nodes_in_use(self, workload: Workload) -> bool:
-        """Return whether work runs on nodes of its pools that take no new work."""
+        """Return whether work runs on nodes of the workload's pools that take no new work."""
 
 
 @runtime_checkable
@@ -84,9 +84,9 @@ class PrefixPlacer(Protocol):
 class ReservedStart:
     """A back-fill reservation, and the usage at its start including the request.
 
-    - `gone`: workloads whose end frees its capacity on the nodes; None without nodes.
-    - `borrows`: its team would borrow for it, so an owner of another team overtakes it.
-    - `overtaken`: an owner has taken its start.
+    - `gone`: workloads whose end frees the capacity on the nodes; None without a placer.
+    - `borrows`: its team would borrow, so a quota owner in another team overtakes the request.
+    - `overtaken`: a quota owner has taken the capacity.
     """
 
     backfill: BackfillReservation
@@ -110,7 +110,7 @@ class ReservedStart:
     def allows_swap(
         self, other: Workload, victims: Iterable[Running], from_s: int, placer: Placer | None
     ) -> bool:
-        """Return whether `other` may replace `victims` from `from_s` on."""
+        """Return whether `other` can replace `victims` from `from_s` on without delaying this start."""
         start_s = self.backfill.start_s
         if from_s + other.duration_s <= start_s:
             return True
@@ -126,7 +126,7 @@ class ReservedStart:
         return placer.fits_beside(self.workload, [*self.gone, *left], other, left)
 
     def swap(self, other: Workload, victims: Iterable[Running], from_s: int) -> None:
-        """Apply a swap that `allows_swap` has allowed."""
+        """Apply a swap that `allows_swap` has permitted."""
         for victim in victims:
             if victim.ends_s > self.backfill.start_s:
                 self.usage.remove(victim.workload)
@@ -139,7 +139,7 @@ def binding_reserved_starts(
 ) -> Sequence[ReservedStart]:
     """Return the reserved starts that the request must not delay.
 
-    All of them; but an owner overtakes those for which another team would borrow.
+    Returns all, except that a quota owner overtakes those for which another team would borrow.
     """
     others = [start for start in reserved_starts if not start.borrows or start.workload.team == workload.team]
     if len(others) < len(reserved_starts) and within_nominal(usage, workload, promised):
@@ -183,7 +183,7 @@ def find_reserved_start(
     ends: Iterator[ExpectedEnd],
     earlier: Sequence[ReservedStart],
 ) -> ReservedStart | None:
-    """Return the earliest start as running workloads and those of `earlier` end, or None if never."""
+    """Return the earliest start after running workloads and those of `earlier` end, or None if never."""
     later = usage.clone()
     for other in earlier:
         later.add(other.workload)
@@ -208,7 +208,7 @@ def find_reserved_start(
 
 
 class LookAhead:
-    """The usage and the nodes after some workloads have left, for one moment of a cycle (`key`)."""
+    """The usage and the nodes after some workloads have left, at one point of a cycle (`key`)."""
 
     __slots__ = ("_names", "_results", "_usage", "key")
 
@@ -235,7 +235,7 @@ class LookAhead:
             self._usage.remove(reserved_start.workload)
         if not fits or placer is None:
             return fits
-        # Nodes do not distinguish owners.
+        # Nodes do not distinguish between teams.
         alike = (workload.place, tuple(sorted(workload.amounts.items())))
         result = self._results.get(alike)
         if result is None:
@@ -244,9 +244,9 @@ class LookAhead:
 
 
 class CapacityForecasts:
-    """When nodes will have capacity, cached for one cycle: one look ahead per distinct request.
+    """Forecasts of when nodes will have capacity, cached for one cycle: one look-ahead per distinct request.
 
-    `key` identifies the moment of the cycle by its victims and placements so far.
+    `key` identifies the point of the cycle by its victims and placements so far.
     """
 
     __slots__ = ("_forecasts",)
@@ -257,7 +257,7 @@ class CapacityForecasts:
     def get(
         self, workload: Workload, key: object, compute: Callable[[], CapacityForecast | None]
     ) -> CapacityForecast | None:
-        # Nodes do not distinguish owners.
+        # Nodes do not distinguish between teams.
         alike = (key, workload.place, tuple(sorted(workload.amounts.items())))
         if alike not in self._forecasts:
             self._forecasts[alike] = compute()
@@ -267,9 +267,9 @@ class CapacityForecasts:
 def forecast_capacity(
     workload: Workload, ends: Iterator[ExpectedEnd], placer: Placer
 ) -> CapacityForecast | None:
-    """Return when enough workloads have ended for the request to fit, and which, or None if not soon.
+    """Return when enough workloads will have ended for the request to fit, and which ones; None if not soon.
 
-    Doubles the number of ended workloads, then bisects, to keep calls to the placer few.
+    Doubles the number of ended workloads, then bisects, to limit the calls to the placer.
     """
     with placer.prefix_fits() if isinstance(placer, PrefixPlacer) else nullcontext(placer.fits) as fits:
         expected: list[ExpectedEnd] = []

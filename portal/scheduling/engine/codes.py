@@ -56,9 +56,9 @@ MAY_PASS = frozenset(
         PlacementCode.IN_MAINTENANCE,
     }
 )
-"""Reasons that can end without a change of the request."""
+"""Reasons that may no longer apply later, although the request does not change."""
 SILENT = frozenset({PlacementCode.NODE_OFFLINE, PlacementCode.POOL_UNREACHABLE})
-"""Codes of nodes that do not report: nothing starts there, and no end is observed."""
+"""Codes of nodes that do not report: nothing starts there, and the portal does not see work end."""
 NOT_SUITED = frozenset(
     {
         PlacementCode.NODE_RETIRED,
@@ -78,18 +78,18 @@ NOT_SUITED = frozenset(
         PlacementCode.MIG_PROFILE_MISSING,
     }
 )
-"""Reasons that no freed capacity resolves. Reasons of other nodes are more useful to the user."""
+"""Reasons that freed capacity does not resolve. Users are shown other nodes' reasons first."""
 
 
 class MemberOrderCode(StrEnum):
-    """How the usage of members changes the position of a request within its team."""
+    """How the members' usage changes the position of a request within its team."""
 
     USED_LESS = "member_used_less"
     USED_MORE = "member_used_more"
 
 
 class WaitBasis(StrEnum):
-    """The basis of an expected start, or why there is none."""
+    """The basis of an expected start, or why no start can be expected."""
 
     ENOUGH_FREE = "enough_free"
     EXPECTED_ENDS = "expected_ends"

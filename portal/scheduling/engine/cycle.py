@@ -1,4 +1,4 @@
-"""One scheduling cycle: which requests start now, which get a reserved start, which workloads are preempted.
+"""One scheduling cycle: decides which requests start now, which get a reserved start, and whom to preempt.
 
 The phases are those of Kueue's `schedule`. Each head of the queue passes all phases before the next one,
 because every start changes shares and thus the order of the queue.
@@ -133,14 +133,14 @@ class _Decision:
         return workload, shortfall or (Rule.PLACEMENT, "")
 
     def _fit(self, workload: Workload) -> Workload | None:
-        """Return the request as it would start by its place, if limits allow it, or None if nothing fits."""
+        """Return the request as the placer would start it, if limits allow, or None if it does not fit."""
         if workload.alternatives:
             return self._choose(workload)
         return workload if self._placer is None or self._placer.fits(workload, ()) else None
 
     def _forecast_at_home(self, workload: Workload) -> CapacityForecast | None:
-        """Return when the node of the request's home will have room for it, or None: not soon."""
-        # Both only grow during a cycle.
+        """Return when the node of the request's home will have room for it, or None if not soon."""
+        # Victims and placements only grow during a cycle.
         key = (len(self._preempting), len(self._starts))
         return self._forecasts.get(
             workload, key, lambda: self._state.forecast_capacity(workload, self._preempting)
@@ -165,9 +165,10 @@ class _Decision:
     def start_on_any(self, head: Workload, binding: Sequence[ReservedStart]) -> bool:
         """Start the request on the first of its flavors that fits. Returns False if it has to wait.
 
-        As Kueue's flavor fungibility: the cohort says whether the next flavor is tried before this one
-        borrows, and before workloads are preempted for this one. A later flavor is not tried if an earlier
-        one is expected to be free within `start_within_s`, or if workloads are being preempted for it.
+        Like Kueue's flavor fungibility: the cohort determines whether the next flavor is tried before this
+        one borrows, and before workloads are preempted for this one. A later flavor is not tried if an
+        earlier one is expected to be free within `start_within_s`, or if workloads are being preempted for
+        it.
         """
         if head.id in self._nominees:
             return False
@@ -207,7 +208,7 @@ class _Decision:
         return self._may_preempt(workload) and bool(self._victims_for(workload, shortfall, binding))
 
     def _may_start(self, workload: Workload, binding: Sequence[ReservedStart]) -> bool:
-        """Return whether its start delays no reserved start in `binding` and no nominated request."""
+        """Return whether the start would delay no reserved start in `binding` and no nominated request."""
         return all(
             self._allows(reserved_start, workload) for reserved_start in binding
         ) and self._leaves_room_for_nominated(workload)

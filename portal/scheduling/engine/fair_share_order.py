@@ -1,8 +1,8 @@
-"""The order of pending requests while shares change as requests start and workloads end.
+"""Orders pending requests while shares change, because requests start and workloads end.
 
 Shares of teams are tracked along the plan: a request counts from its slot on, and a workload that ends before
-the latest slot no longer counts. So is the use of members that take turns. Shares of nested cohorts stay as
-they are now.
+the latest slot no longer counts. The use of members that take turns is tracked in the same way. Shares of
+nested cohorts are constant.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from portal.scheduling.engine.usage import Usage
 
 
 class _TeamShare:
-    """A team's share and the resulting delay, as its usage changes."""
+    """A team's share and the resulting delay, while its usage changes."""
 
     __slots__ = (
         "_above",
@@ -103,7 +103,7 @@ class _Keys:
 
 
 class _Members:
-    """The use of a team's members, and their requests that take turns."""
+    """The use of a team's members who take turns, and their requests."""
 
     __slots__ = ("_changed", "_heap", "_keys", "_shares", "_usage")
 
@@ -116,7 +116,7 @@ class _Members:
             self._push(member)
 
     def pick(self) -> str:
-        """Return the id of the next request: of the highest priority, and of the member with least use."""
+        """Return the id of the next request, of the highest priority and the member with the least use."""
         for member in self._changed:
             self._push(member)
         self._changed.clear()
@@ -210,7 +210,7 @@ class FairShareOrder:
     def remaining(self) -> Iterator[tuple[int, Sequence[Key]]]:
         """Yield the remaining keys by shape, with the current delay of the team.
 
-        Turns of members do not count there.
+        Ignores the turns of members.
         """
         gone = self._starting | self._picked
         for shape, keys in keys_without(self._scheduler.pending, gone):
@@ -223,7 +223,7 @@ class FairShareOrder:
     def record_start(self, workload: Workload, start_s: int) -> None:
         """Record that the request has its slot from `start_s` on."""
         self._change(workload, 1)
-        # As it starts, which may be on a later flavor than its first.
+        # The request as it starts, which may be on a later flavor than its first.
         self._slotted[workload.id] = workload
         heappush(self._ends, (start_s + workload.duration_s, workload.id))
         if start_s <= self._front_s:

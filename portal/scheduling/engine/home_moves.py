@@ -1,7 +1,7 @@
-"""Starts away from the node of the user's home, which moves along, where that is quicker than waiting.
+"""Starts requests away from the user's home and moves the home, if that is quicker than waiting.
 
-A request qualifies if limits allow it and only its home's node has no room. It starts elsewhere if a node has
-room now, and its home's node is not expected to have room before the move would be complete.
+A request qualifies if limits allow it and its home's node has no room. The request starts elsewhere if a node
+has room now, and its home's node is not expected to have room before the move would be complete.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class HomeMover(Protocol):
     """A placer that can place a request on another node together with its user's home."""
 
     def has_home(self, workload: Workload) -> bool:
-        """Return whether the request starts on the node of its user's home only, unless the home moves."""
+        """Return whether the request can start only on the node of its user's home, unless the home moves."""
 
     def home_move_s(self, workload: Workload) -> int | None:
-        """Return the expected seconds of a move of the home, or None if the home cannot move now."""
+        """Return the expected duration of the home move in seconds, or None if the home cannot move now."""
 
     def set_home_moves(self, workload: Workload, moves: bool) -> None:
         """Place the request away from its home from now on, or at its home again."""
@@ -36,9 +36,9 @@ def fit_with_home_move(
 ) -> Workload | None:
     """Return the request as it starts now away from its home, or None if it cannot or waiting is quicker.
 
-    Limits allow the request, and its home's node has no room now. `place` returns the request as the placer
-    would start it. `forecast_at_home` returns when the nodes will have room for it at its home. If the result
-    is not None, the placer moves the home with the start.
+    The caller has checked that limits allow the request and that its home's node has no room now. `place`
+    returns the request as the placer would start it. `forecast_at_home` returns when its home's node will
+    have room. If the result is not None, the placer moves the home with the start.
     """
     seconds = placer.home_move_s(workload)
     if seconds is None:
@@ -60,8 +60,8 @@ def earliest_start(
 ) -> int | None:
     """Return when nodes are expected to have room for the request, in UTC seconds, or None if not soon.
 
-    That is at its home, or elsewhere once its home has moved there. `forecast` returns when the placer will
-    have room for it.
+    The start is at the home, or elsewhere after a home move. `forecast` returns when the placer will have
+    room for the request.
     """
     home_forecast = forecast(workload)
     times = [home_forecast[0]] if home_forecast is not None else []

@@ -1,9 +1,9 @@
-"""The order of requests within a team whose members take turns by use.
+"""Orders requests within a team whose members take turns by their use.
 
-A tier contains all requests of a team and priority that are neither nominated nor overdue. It keeps its
-positions in the queue, which follow from reserved starts and due times, so other teams keep theirs. Members
-fill these positions: the first one goes to the member with the least use, for its own earliest request. A
-position ends when the request that defined it starts.
+A tier contains all requests of a team and priority that are neither nominated nor overdue. The tier keeps its
+positions in the queue, which follow from reserved starts and due times, so that other teams keep theirs.
+Members fill these positions: the first position goes to the earliest request of the member with the least
+use. A position disappears when the request that defined it starts.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class ShapeCursor:
 
 
 class TierCursor:
-    """Requests of one tier, by turns of its members. The use of members may grow meanwhile.
+    """Requests of one tier, with members taking turns. The members' use may grow meanwhile.
 
-    Shapes that are passed by leave their places too. If all places have gone, a request has its own.
+    Skipped shapes give up their places too. If no places are left, a request keeps its own.
     """
 
     __slots__ = ("_groups", "_places", "_requests", "_seen", "_skipped", "_taken", "_team", "_usage")
@@ -104,7 +104,7 @@ class TierCursor:
 
 
 def order_by_turns(groups: Groups, usage: Usage) -> Iterator[tuple[Key, str]]:
-    """Yield the places of a tier in order, each with the id of the request that has it by current use."""
+    """Yield the places of a tier in order, each with the id of the request that gets it at current use."""
     places = sorted(key for _, keys in groups for key in keys)
     requests = sorted((_share(usage, group), key) for group, keys in groups for key in keys)
     for place, (_, request) in zip(places, requests, strict=True):
@@ -112,7 +112,7 @@ def order_by_turns(groups: Groups, usage: Usage) -> Iterator[tuple[Key, str]]:
 
 
 def key_by_turn(group: Group, key: Key, groups: Groups, usage: Usage) -> Key:
-    """Return the place of a request in its tier if members with less current use go first."""
+    """Return the place of a request in its tier when members with less current use go first."""
     own = _share(usage, group)
     before = 0
     for other, keys in groups:
@@ -126,7 +126,7 @@ def key_by_turn(group: Group, key: Key, groups: Groups, usage: Usage) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class MemberTurn:
-    """A member whose requests change places with another one's within the tier.
+    """A member whose requests swap places with another member's within the tier.
 
     - `after`: the earliest request of a member with more use, and that member.
     - `before`: the latest request of a member with less use, and that member.
@@ -145,7 +145,7 @@ class MemberTurn:
 
 
 def member_turns(groups: Groups, usage: Usage) -> dict[str, MemberTurn]:
-    """Return the turn of each member of a tier by current use."""
+    """Return the turn of each member of a tier at current use."""
     first: dict[str, Key] = {}
     last: dict[str, Key] = {}
     shares: dict[str, int] = {}
@@ -166,7 +166,7 @@ def _best_key_before(
     keys: Mapping[str, Key],
     best: Callable[[tuple[Key, str], tuple[Key, str]], tuple[Key, str]],
 ) -> dict[str, tuple[Key, str] | None]:
-    """Return for each member the best key of those before it in the order, except members with equal use."""
+    """For each member, return the best key of the members before it, except those with equal use."""
     result: dict[str, tuple[Key, str] | None] = {}
     best_before: tuple[Key, str] | None = None
     for _, equals in groupby(order, key=shares.__getitem__):

@@ -18,7 +18,7 @@ FOREVER_S = 1 << 60
 
 
 class Outcome(StrEnum):
-    """The outcome of a request if it is made now."""
+    """The outcome of a request if submitted now."""
 
     FITS_NOW = "fits_now"
     QUEUED = "queued"
@@ -31,15 +31,15 @@ class Workload:
     """A request for resources, pending or running.
 
     - `duration_s`: expected or maximum run time.
-    - `created_ms`: milliseconds part of the creation time; on a tie the older request goes first.
+    - `created_ms`: milliseconds part of the creation time; on a tie, the older request goes first.
     - `place`: key of all other placement conditions (labels, software, pools). Nodes treat two requests with
       equal amounts and equal `place` alike.
     - `nominated`: workloads are being preempted for this request.
     - `backfill_seq`: number of its first `BackfillReservation`, 0 if none. From then on only a higher
       priority or a lower number goes ahead of it.
     - `preempted`: number of times it was preempted.
-    - `loses_work`: it restarts from the beginning (a batch job, for example). It is not preempted where
-      waiting costs less than the work lost.
+    - `loses_work`: a preempted workload restarts from the beginning, such as a batch job. It is not preempted
+      if waiting costs less than the lost work.
     - `alternatives`: amounts of each way to meet it, if there are several (GPU models). A cycle starts it in
       any of these ways. Estimates and preemption assume `amounts`, which is one of them.
     - `choice`: index of its flavor among those that the request lists, 0 if it lists one.
@@ -73,7 +73,7 @@ class Workload:
         return bool(self.alternatives or self.fallbacks)
 
     def ways(self) -> tuple[Workload, ...]:
-        """Return the request in each way to meet it."""
+        """Return the request with the amounts of each way to meet it."""
         if not self.alternatives:
             return (self,)
         return tuple(replace(self, amounts=amounts) for amounts in self.alternatives)
@@ -83,7 +83,7 @@ class Workload:
 class Running:
     """A workload that uses its amounts.
 
-    - `preempt_at_s`: time by which it has left, if it is being preempted.
+    - `preempt_at_s`: time by which it will have left, if it is being preempted.
     - `preempted_by`: workload or reservation for which it is preempted.
     - `idle_s`: seconds since its accelerators were last used, -1 if unknown.
     """
@@ -142,9 +142,9 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All input of a decision. `capacity` is what the site has, `site_limits` what it allows.
+    """All input of a decision. `capacity` is the site's capacity, `site_limits` are its limits.
 
-    `rates_milli` weighs accelerators by resource in the use of members (default: 1000).
+    `rates_milli` weights accelerators by resource in the members' use (default: 1000).
     """
 
     now_s: int
@@ -175,7 +175,7 @@ class Eta:
 class Holder:
     """A team that uses `amount` of the resource, and its next expected end (None: unknown).
 
-    `idle` of it has not been used for at least `idle_s` seconds; 0 and -1 if none is known to be idle.
+    The amount `idle` has been unused for at least `idle_s` seconds; 0 and -1 if none is known to be idle.
     """
 
     team: str
@@ -187,7 +187,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """The rule that blocks a request: it wants `wanted` of `resource`, of which `free` of `limit` is left."""
+    """The rule that blocks a request for `wanted` of `resource`, of which `free` of `limit` is left."""
 
     rule: Rule
     resource: str = ""
@@ -235,7 +235,7 @@ class Cycle:
 
     `backfilled` lists the `starts` that overtook a reserved start. `lapsed_nominations` lists requests that
     still do not fit after all their victims have left: they return to the usual order. `chosen` has those
-    `starts` that could be met in several ways, as they start.
+    `starts` that could be met in several ways, with the chosen amounts.
     """
 
     starts: tuple[str, ...] = ()

@@ -44,7 +44,7 @@ class PendingOutlook:
 class Outlook:
     """The state of all pending requests right after a decision has been executed.
 
-    Considers no preemption: cycles have already done so.
+    Ignores preemption, because cycles have already considered it.
     """
 
     def __init__(self, scheduler: Scheduler, unchanged_cycle: Cycle | None = None) -> None:
@@ -64,7 +64,7 @@ class Outlook:
         self._fits: dict[object, bool] = {}
         self._silences: dict[object, Reason | None] = {}
         placer = scheduler.placer
-        # Asked for each pending request, so found out once.
+        # Needed for each pending request, so computed once.
         self._service = placer if isinstance(placer, ServicePlacer) else None
         self._blocked: dict[object, tuple[bool, Shortfall, Blocker]] = {}
         self._turns: dict[tuple[str, int, str], MemberTurn] | None = None
@@ -103,9 +103,9 @@ class Outlook:
         return (shape, request.preemptible, request.duration_s)
 
     def member_order_of(self, workload_id: str) -> Reason | None:
-        """Return how the use of members changes the place of a pending request within its team, or None.
+        """Return how the members' use changes the place of a pending request within its team, or None.
 
-        `member` of the reason is the other member's id. Raises KeyError if the request is not pending.
+        The reason's `member` is the other member's id. Raises KeyError if the request is not pending.
         """
         pending, usage = self._scheduler.pending, self._scheduler.usage
         if self._turns is None:
@@ -166,7 +166,7 @@ class Outlook:
         now_s = self._scheduler.now_s
         soon_s = now_s + request.start_within_s
         soon = [eta.eta_s is not None and eta.eta_s <= soon_s for eta in on_nodes]
-        # A later flavor is free, and waits for an earlier one.
+        # A later flavor is free, but the request waits for an earlier one.
         return tuple(
             replace(eta, eta_s=now_s) if shortfall[0] is Rule.ORDER and any(soon[:index]) else eta
             for index, (eta, shortfall) in enumerate(zip(on_nodes, shortfalls, strict=True))
@@ -183,7 +183,7 @@ class Outlook:
         return self._eta_on_nodes(request, eta, shortfall)
 
     def _eta_on_nodes(self, request: Workload, eta: Eta, shortfall: Shortfall) -> Eta:
-        """Return the ETA, a later one if the nodes have no room by then, or none if they do not report."""
+        """Return the ETA, a later one if the nodes have no room by then, or no ETA if they do not report."""
         shape = (self._scheduler.pending.shape_of(request.id), request.choice)
         if (silence := self._silence(request, shape)) is not None:
             return Eta(None, silence, eta.choice)
@@ -201,7 +201,7 @@ class Outlook:
         return replace(eta, eta_s=max(eta.eta_s, room_s))
 
     def _silence(self, request: Workload, shape: object) -> Reason | None:
-        """Return why nobody knows when it starts, if no node that could take it reports."""
+        """Return why the start is unknown if no node that could take the request reports, else None."""
         if self._service is None:
             return None
         if shape not in self._silences:
@@ -209,7 +209,7 @@ class Outlook:
         return self._silences[shape]
 
     def _waits_for_nodes(self, request: Workload, shortfall: Shortfall) -> bool:
-        """Return whether the plan, which ignores nodes, is too early: a free device may be elsewhere."""
+        """Return whether the plan is too early because it ignores nodes: a free device may be elsewhere."""
         if shortfall[0] is not Rule.CAPACITY:
             return shortfall[0] is Rule.PLACEMENT
         placer = self._scheduler.placer
@@ -283,7 +283,7 @@ def holders_of(scheduler: Scheduler, resource: str) -> tuple[Holder, ...]:
 
 
 def _holder(scheduler: Scheduler, team: str, resource: str, amount: int) -> Holder:
-    """Return what the team uses, its next expected end, and how much of it is idle."""
+    """Return the team's use of the resource, its next expected end, and its idle part."""
     next_end_s: int | None = None
     idle = 0
     idle_s = -1

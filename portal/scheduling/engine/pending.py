@@ -38,9 +38,9 @@ class PendingQueue:
     """Pending requests by shape. Each list is sorted; `pick` merges them by the teams' shares.
 
     Order: nominated (workloads are being preempted for it), overdue, then priority, number of the back-fill
-    reservation, due time. A request is due `due_after` times its duration after its creation, and later the
-    more its team borrows (`Usage.delay_ms`). In the first two bands only age counts. Members of the teams in
-    `in_turns` take turns (`member_order`).
+    reservation, due time. A request is due `due_after` times its duration after its creation, and later if
+    its team borrows more (`Usage.delay_ms`). The first two bands are ordered by age only. Members of the
+    teams in `in_turns` take turns (`member_order`).
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class PendingQueue:
         self.in_turns = in_turns
         self.items: dict[str, Workload] = {}
         self.waiting: dict[str, int] = {}
-        """Number of requests by resource, without those that can be met in several ways."""
+        """Number of requests by resource, except those that can be met in several ways."""
         self._keys: dict[str, tuple[Group, Key]] = {}
         self._lists: dict[Group, list[Key]] = {}
         self._ages: list[tuple[int, str]] = []
@@ -202,7 +202,7 @@ class PendingQueue:
         return tiers
 
     def _tier_of(self, own: Group) -> Groups:
-        """Return the lists of the tier of a list."""
+        """Return all lists of the tier to which a list belongs."""
         return [
             (group, keys)
             for group, keys in self._lists.items()
@@ -259,7 +259,7 @@ class PendingQueue:
         return self._key(workload, NOMINATED if workload.nominated else USUAL)
 
     def _key(self, workload: Workload, band: int) -> Key:
-        # In the overdue band only age counts, not priority.
+        # The overdue band is ordered by age, not priority.
         priority = 0 if band == OVERDUE else -workload.priority
         backfill_seq = self._backfill_seqs.get(workload.id) or workload.backfill_seq or UNRESERVED
         due_ms = workload.created_s * 1000 + workload.created_ms

@@ -80,7 +80,7 @@ class Plan:
     """
 
     def __init__(self, scheduler: SchedulerState, cycle: Cycle | None = None) -> None:
-        """Plan the pending requests. `cycle` says which start now; by default, those whose slot is now."""
+        """Plan the pending requests. `cycle` has those that start now (default: slot is now)."""
         self._scheduler = scheduler
         self._usage = scheduler.usage
         self._now_s = scheduler.now_s
@@ -199,7 +199,7 @@ class Plan:
         return {str(key[-1]) for key in self._row}
 
     def remaining_of(self, row: int) -> Ints:
-        """Return what is left of a limit at each time, after the slots before the tail."""
+        """Return the remaining amount of a limit at each time, after the slots before the tail."""
         line: Ints = self._left[row]
         return line
 
@@ -214,7 +214,7 @@ class Plan:
         return tuple((int(row), int(amount)) for row, amount in zip(need.rows, most, strict=False))
 
     def eta_if_impossible(self, workload: Workload) -> Eta | None:
-        """Return the ETA of a request that limits keep from ever starting, else None."""
+        """Return the ETA of a request that could never start under the limits, else None."""
         never = self._usage.permanent_shortfall(workload)
         if never is None and not self._usage.teams[workload.team].funded:
             never = (Rule.LEDGER, "")
@@ -336,7 +336,7 @@ class Plan:
     # --- rows ------------------------------------------------------------------------------------------
 
     def _read(self, starts: Sequence[Workload]) -> tuple[Ints, int, Ints]:
-        """Return the grid, the index of the first change, and what is left of each limit at each time."""
+        """Return the grid, the index of the first change, and the remaining limits at each time."""
         scheduler, usage, running = self._scheduler, self._usage, self._running
         moments = [
             at_s
@@ -389,7 +389,7 @@ class Plan:
         if teams.get(node.name) is node:
             usage = running.usage_of_teams(resource, [node.name])
         else:
-            # Teams without limits of their own have no row and are summed up together.
+            # Teams without their own limits have no row and are added up together.
             plain = {
                 child.name
                 for child in node.children

@@ -1,8 +1,8 @@
 """Expected starts far back in the queue, estimated from the work ahead instead of individual slots.
 
-Each limit has room for a certain amount of work (amount times seconds) until each time. A request starts when
-all work ahead of it has had room in each of its limits, but not before it would fit alone. Requests of one
-shape take the same amounts of the same limits, so the work ahead is summed by shape.
+Up to each time, each limit has room for a certain amount of work (amount times seconds). A request starts
+when all work ahead of it has had room in each of its limits, but not before it would fit alone. Requests of
+one shape take the same amounts of the same limits, so the work ahead is summed by shape.
 """
 
 from __future__ import annotations

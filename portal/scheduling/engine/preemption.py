@@ -7,9 +7,9 @@ preempt in the cohort under one of two strategies:
 - The share of the preempting team afterwards is at most the other team's share without the victim.
 - Once per team, the share afterwards is less than the other team's share before.
 
-Both make the largest share smaller or equal, so at one moment the process converges. Shares move over time,
-so between borrowers the recent average of borrowed amounts counts too. A preempted workload is protected for
-longer each time, and does not preempt other borrowers itself.
+Neither strategy increases the largest share, so repeated preemption converges. Because shares change over
+time, the recent average of borrowed amounts is also compared between borrowers. A preempted workload is
+protected for longer each time, and does not preempt other borrowers itself.
 
 Workloads that have not started, or run for less than the minimum run, do not make a team a borrower.
 Otherwise an older workload within quota would be preempted for them. A workload that would lose its work is
@@ -48,7 +48,7 @@ def protected_s(workload: Workload, policy: Policy) -> int:
 def lost_time_s(incoming: Workload, victims: Iterable[Running], resource: str, now_s: int) -> int:
     """Return how long, in seconds, the request could have run on the work that the victims would lose.
 
-    `resource` is the scarce one. If it is unknown, the resource with the smallest result counts.
+    `resource` is the scarce resource. If it is unknown, the smallest result of all resources is returned.
     """
     return min(
         (
@@ -101,10 +101,10 @@ def find_victims(
     fits: Fits | None = None,
     unsettled: Iterable[Workload] = (),
 ) -> tuple[Victim, ...]:
-    """Return the running workloads to preempt for `incoming`, or an empty tuple if that would not help.
+    """Return the running workloads to preempt for `incoming`; empty if preemption would not help.
 
-    `fits` adds a condition on the remaining workloads, such as free capacity on a node. It receives the usage
-    and the ids of the victims. `unsettled` lists workloads that count in the usage but have not started; they
+    `fits` is a further condition on the remaining workloads, such as free capacity on a node. It gets the
+    usage and the victims' ids. `unsettled` lists workloads that count in the usage but have not started; they
     do not make a team a borrower. The usage is unchanged on return.
     """
     shortfall = usage.shortfall(incoming, now_s)
@@ -112,7 +112,7 @@ def find_victims(
         return ()
     lacking = usage.short_resources(incoming, now_s)
     if lacking and fits is not None and not fits(usage, ()):
-        # The nodes have no capacity either, so every holder of a requested resource is a candidate.
+        # The nodes have no free capacity, so every workload with a requested resource is a candidate.
         lacking = frozenset(name for name, amount in incoming.amounts.items() if amount > 0)
     search = _Search(usage, incoming, now_s, policy, fits, lacking)
     search.collect(running, unsettled)
@@ -138,8 +138,8 @@ class _Search:
         self._own = usage.tree.teams[incoming.team]
         self._path = self._own.path()
         usage.add(incoming)
-        # As in Kueue, a team within its nominal quota of the scarce resource reclaims it whatever else it
-        # borrows.
+        # As in Kueue, a team within its nominal quota of the scarce resource reclaims it, even if it borrows
+        # other resources.
         self._owns = not exceeds_nominal(usage, incoming.team, lacking)
         usage.remove(incoming)
         self._candidates: dict[str, list[Running]] = {}
@@ -163,7 +163,8 @@ class _Search:
             ):
                 self._collect_from(team, own, running(team))
         for members in self._candidates.values():
-            # The next victim has the lowest priority, then the latest start: it loses the least work.
+            # The next victim has the lowest priority and then the latest start, because it loses the least
+            # work.
             members.sort(key=_leaves_before, reverse=True)
 
     def _collect_from(self, team: str, own: bool, running: Iterable[Running]) -> None:
@@ -272,7 +273,7 @@ class _Search:
         return self._request_fits()
 
     def _first_strategy(self) -> bool:
-        """Preempt where the incoming team's share is at most the other's without the victim.
+        """Preempt if the incoming team's share is at most the other's without the victim.
 
         Owners preempt regardless of shares.
         """
@@ -295,7 +296,7 @@ class _Search:
         return False
 
     def _second_strategy(self) -> bool:
-        """Preempt where the incoming team's share is less than the other's before; once per team."""
+        """Preempt, once per team, if the incoming team's share is less than the other's before."""
         while (team := self._largest(self._retry)) is not None:
             (candidate,) = self._retry.pop(team)
             if (
@@ -307,7 +308,7 @@ class _Search:
         return False
 
     def _largest(self, candidates: dict[str, list[Running]]) -> str | None:
-        """Return the team to preempt next: from the root downwards, the child with the largest share.
+        """Return the team to preempt next: from the root down, the child with the largest share.
 
         On a tie, cohorts come before teams, and teams are ordered by their next victim. Cohorts and teams
         that do not borrow are dropped, except on the incoming team's own path.
@@ -360,7 +361,7 @@ class _Search:
         return share
 
     def _imbalance_lasts(self, other: Running) -> bool:
-        """Return whether the imbalance between borrowers also holds on the average of the last days."""
+        """Return whether the imbalance between borrowers also exists in the average of the last days."""
         mine, theirs = _below_common(self._own, self.usage.tree.teams[other.workload.team])
         my_avg, their_avg = _averages(self.usage, mine), _averages(self.usage, theirs)
         return dominant_share(mine, my_avg) <= dominant_share(theirs, their_avg)
@@ -399,7 +400,7 @@ def _below_common(first: Node, second: Node) -> tuple[Node, Node]:
 
 
 def reservation_victims(usage: Usage, running: Collection[Running], now_s: int) -> list[Victim]:
-    """Return preemptible workloads in the way of active reservations. The usage is unchanged on return."""
+    """Return preemptible workloads that occupy reserved capacity. The usage is unchanged on return."""
     victims: list[Victim] = []
     removed: list[Workload] = []
     for reservation in usage.calendar.reservations:

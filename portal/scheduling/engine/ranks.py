@@ -7,7 +7,7 @@ from portal.scheduling.engine.model import Workload
 Shape = tuple[str, str, str, tuple[tuple[str, int], ...]]
 Key = tuple[int, int, int, int, str, int]
 """Band, negative priority, number of the back-fill reservation, due time in ms, id, and duration in seconds,
-which does not affect the order.
+which does not affect the order because ids are unique.
 """
 Rank = tuple[int, int, int, int, str]
 """A key whose due time includes the delay of the team's share."""
@@ -16,7 +16,7 @@ UNRESERVED = 1 << 60
 
 
 def shape_of(workload: Workload, capped: bool) -> Shape:
-    """Return the key of everything that decides whether a request fits: equal shapes fit alike."""
+    """Return everything that determines whether a request fits, as a key: equal shapes fit alike."""
     user = workload.user if capped else ""
     place = workload.place
     if workload.fallbacks:

@@ -66,7 +66,7 @@ class Scheduler:
             self.submit(workload)
 
     def clone(self) -> Scheduler:
-        """Return an independent copy without the placer, for looking ahead."""
+        """Return an independent copy without the placer, to look ahead."""
         twin = Scheduler.__new__(Scheduler)
         twin.policy, twin.now_s, twin.placer = self.policy, self.now_s, None
         twin.usage, twin.pending = self.usage.clone(), self.pending.clone()
@@ -102,7 +102,7 @@ class Scheduler:
     def start(self, workload_id: str, now_s: int, chosen: Workload | None = None) -> None:
         """Record that a pending workload has been started. Raises KeyError if it is not pending.
 
-        `chosen` is the way that a cycle has chosen, of a request with several.
+        `chosen` is the way that a cycle has chosen to meet a request with several ways.
         """
         workload = self.pending.remove(workload_id)
         self._preempting.pop(workload_id, None)
@@ -183,11 +183,11 @@ class Scheduler:
         return self._by_end.amounts
 
     def preempting_for(self, workload_id: str) -> AbstractSet[str]:
-        """Return the workloads under notice for the request that still run."""
+        """Return the workloads that are being preempted for the request and still run."""
         return self._preempting.get(workload_id, frozenset())
 
     def forecast_capacity(self, workload: Workload, preempted: Iterable[str] = ()) -> CapacityForecast | None:
-        """Return when the nodes will have capacity by expected ends, and which workloads left, or None."""
+        """Return when nodes will have capacity, and which workloads will have left; None if not soon."""
         assert self.placer is not None  # callers check for a placer
         return forecast_capacity(workload, self.expected_ends(preempted, ()), self.placer)
 

@@ -42,13 +42,13 @@ class SchedulerState(Protocol):
 
 
 class CycleState(SchedulerState, Protocol):
-    """What a cycle uses in addition. It changes usage temporarily."""
+    """The additional protocol of a cycle, which changes the usage temporarily."""
 
     @property
     def placer(self) -> Placer | None: ...
 
     def preempting_for(self, workload_id: str) -> AbstractSet[str]:
-        """Return the workloads under notice for the request that still run."""
+        """Return the workloads that are being preempted for the request and still run."""
 
     def ending_between(self, after_s: int, until_s: int) -> list[str]:
         """Return the workloads expected to end after `after_s` and by `until_s`."""
@@ -62,4 +62,4 @@ class CycleState(SchedulerState, Protocol):
         """Yield expected ends in order: running workloads (those in `preempted` end sooner) and `more`."""
 
     def forecast_capacity(self, workload: Workload, preempted: Iterable[str]) -> CapacityForecast | None:
-        """Return when the nodes will have capacity, and which workloads have left by then; None: not soon."""
+        """Return when nodes will have capacity, and which workloads will have left; None if not soon."""

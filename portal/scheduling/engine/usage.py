@@ -1,4 +1,4 @@
-"""Usage of teams, members and the site at one moment, and checks whether a request fits in addition."""
+"""Usage of teams, members and the site at one time. Checks whether a further request fits."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from portal.scheduling.engine.model import Reservation, Snapshot, Workload
 DEFAULT_FUNGIBILITY = Fungibility()
 Shortfall = tuple[Rule, str]
 PromisedAmounts = Mapping[str, Mapping[str, int]]
-"""Additional future usage: amounts by team and resource."""
+"""Promised future usage: amounts by team and resource."""
 
 
 class Calendar:
-    """Reservations, and how much of them blocks workloads of other teams."""
+    """Reservations, and the amounts of them that are blocked for other teams."""
 
     __slots__ = ("reservations",)
 
@@ -37,7 +37,7 @@ class Calendar:
                 raise ValueError(f"the booking {reservation.id!r} ends before it begins")
 
     def peak(self, resource: str, start_s: int, end_s: int, usage: Usage, team: str = "") -> int:
-        """Return the peak of reserved and unused amounts of teams other than `team` in a span."""
+        """Return the peak of other teams' unused reserved amounts in a period."""
         near = [
             reservation
             for reservation in self.reservations
@@ -156,7 +156,7 @@ class Usage:
         if self.teams[team].member_shares:
             self._add_weighted(workload, sign)
         if len(self.tree.cohorts) > 1:
-            # Shares of parent cohorts change too, and with them those of their other teams.
+            # The shares of parent cohorts and of their other teams change too.
             self._delays_ms.clear()
         else:
             self._delays_ms.pop(team, None)
@@ -166,7 +166,7 @@ class Usage:
         self._weighted[key] = self._weighted.get(key, 0) + sign * self.weighted(workload.amounts)
 
     def weighted(self, amounts: Mapping[str, int]) -> int:
-        """Return what the amounts add to the use of a member, in milli-GPU."""
+        """Return how much the amounts add to a member's use, in milli-GPU."""
         known = self._weights.get(id(amounts))
         if known is None:
             # Keep the amounts, so that their id is not reused while the result is cached.
@@ -174,15 +174,15 @@ class Usage:
         return known[1]
 
     def weighted_now(self, team: str, user: str) -> int:
-        """Return what the member of a team with member shares uses now, in milli-GPU."""
+        """Return the member's current use in milli-GPU, in a team with member shares."""
         return self._weighted.get((team, user), 0)
 
     def member_share(self, team: str, user: str) -> int:
-        """Return what the member uses and recently used, in milli-GPU. Members with less go first."""
+        """Return the member's current and recent use in milli-GPU. Members with less use go first."""
         return self.teams[team].member_avg.get(user, 0) + self.weighted_now(team, user)
 
     def set_team(self, team: Team) -> None:
-        """Replace a team whose limits are unchanged. Existing copies are not affected."""
+        """Replace a team whose limits are unchanged. Does not affect existing copies."""
         self.teams = {**self.teams, team.name: team}
         self._delays_ms.pop(team.name, None)
 
@@ -195,14 +195,14 @@ class Usage:
         return frozenset(name for name, team in self.teams.items() if team.capped)
 
     def fungibility(self, team: str) -> Fungibility:
-        """Return when requests of the team take their next flavor: by its cohort, else by default."""
+        """Return the cohort's policy for when requests take their next flavor, or the default."""
         return self._fungibility.get(self.teams[team].cohort, DEFAULT_FUNGIBILITY)
 
     def team_use(self, team: str, resource: str) -> int:
         return self.team_used.get((team, resource), 0)
 
     def delay_ms(self, team: str) -> int:
-        """Return the delay of the team's requests, in ms, for what it and its cohorts borrow and borrowed."""
+        """Return the delay of the team's requests in ms, from current and past borrowing."""
         delay_ms = self._delays_ms.get(team)
         if delay_ms is None:
             node = self.tree.teams[team]
@@ -253,7 +253,7 @@ class Usage:
         return None
 
     def short_resources(self, workload: Workload, at_s: int) -> frozenset[str]:
-        """Return all requested resources of which quota, the site or its calendar has not enough left."""
+        """Return the requested resources that quota, the site or its calendar lacks."""
         amounts = ((name, amount) for name, amount in workload.amounts.items() if amount > 0)
         node = self.tree.teams[workload.team]
         return frozenset(
@@ -263,7 +263,7 @@ class Usage:
         )
 
     def capped_resources(self, workload: Workload) -> frozenset[str]:
-        """Return all resources of which the member would exceed its cap."""
+        """Return the resources in which the member would exceed a cap."""
         return frozenset(
             name
             for name, cap in self.teams[workload.team].caps_of(workload.user).items()
@@ -272,11 +272,11 @@ class Usage:
         )
 
     def own_limit(self, team: str, resource: str) -> int:
-        """Return the most that the team could use under its own and its cohorts' limits on an empty site."""
+        """Return the maximum that the team could use on an empty site, by its own and its cohorts' limits."""
         return self.tree.teams[team].potential(resource)
 
     def permanent_shortfall(self, workload: Workload) -> Shortfall | None:
-        """Return the first rule by which the workload could never start, even on an empty site."""
+        """Return the first rule that prevents the workload's start even on an empty site, or None."""
         team = self.teams[workload.team]
         for resource, amount in workload.amounts.items():
             if resource in self.capacity and amount > self.capacity[resource]:
@@ -316,7 +316,7 @@ class Usage:
         return amount, max(0, limit - self.used.get(resource, 0)), limit
 
     def violation(self) -> str:
-        """Return the first exceeded limit of quota, member, site or capacity, or an empty string."""
+        """Return the first exceeded limit as text (quota, member, site or capacity), or an empty string."""
         for name, limits in (("site limit", self.site_limits), ("capacity", self.capacity)):
             for resource, limit in limits.items():
                 if self.used.get(resource, 0) > limit:
@@ -328,9 +328,9 @@ class Usage:
 
 
 def with_fallbacks(usage: Usage, choices: Sequence[Workload]) -> Workload:
-    """Return the request on the first of its flavors that limits could ever allow, with the later ones.
+    """Return the request on the first flavor that limits could ever allow, with later flavors as fallbacks.
 
-    `choices` has the request on each flavor, in order of preference. Without any allowed, the first alone.
+    `choices` has the request on each flavor, in order of preference. If limits allow none, returns the first.
     """
     allowed = [choice for choice in choices if usage.permanent_shortfall(choice) is None] or choices[:1]
     return replace(allowed[0], fallbacks=tuple(allowed[1:]))
@@ -358,14 +358,14 @@ def exceeds_nominal(usage: Usage, team: str, resources: Iterable[str]) -> bool:
 
 
 def within_nominal(usage: Usage, workload: Workload, promised: PromisedAmounts | None = None) -> bool:
-    """Return whether the team stays within nominal quota with the workload and what it has been promised."""
+    """Return whether the team stays within nominal quota with the workload and its promised amounts."""
     return stays_within(usage, workload.team, workload.amounts.items(), promised)
 
 
 def stays_within(
     usage: Usage, team: str, amounts: Iterable[tuple[str, int]], promised: PromisedAmounts | None = None
 ) -> bool:
-    """Return whether the team stays within nominal quota with `amounts` and what it has been promised."""
+    """Return whether the team stays within nominal quota with `amounts` and its promised amounts."""
     node = usage.tree.teams[team]
     more = promised.get(team) if promised else None
     for resource, amount in amounts:

@@ -1,4 +1,4 @@
-"""Verdicts on requests: each is added to a copy of the queue, which then decides as a cycle does."""
+"""Verdicts on requests: adds a request to a copy of the queue, and decides on it like a cycle."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def decide(
     alternatives: Sequence[Workload] = (),
     placer: Placer | None = None,
 ) -> QueueVerdict:
-    """Return the outcome of `request` if it is made now, and which of `alternatives` would start at once.
+    """Return the outcome of `request` if submitted now, and which of `alternatives` would start at once.
 
     Pure, except for capacity taken from `placer`, which should be used for this decision alone. Raises
-    ValueError and KeyError as `Scheduler` does, and ValueError if the id is already in the snapshot.
+    ValueError and KeyError like `Scheduler`, and ValueError if the id is already in the snapshot.
     """
     return verdict(Scheduler(snapshot, placer), request, alternatives=alternatives)
 
@@ -90,7 +90,7 @@ def refusal(scheduler: Scheduler, request: Workload) -> tuple[Outcome, Shortfall
 
 
 def starting_now(scheduler: Scheduler, candidates: Iterable[Workload]) -> tuple[str, ...]:
-    """Return the candidates that would each start at once on their own, in their order."""
+    """Return the candidates that would each start at once if submitted alone, in their order."""
     placer = scheduler.placer
     starting = []
     for candidate in candidates:
@@ -105,7 +105,7 @@ def starting_now(scheduler: Scheduler, candidates: Iterable[Workload]) -> tuple[
 
 
 def forecast(scheduler: Scheduler, cycle: Cycle, names: Iterable[str] | None = None) -> Mapping[str, Eta]:
-    """Return when pending requests are expected to start, by `plan.Plan`.
+    """Return when pending requests are expected to start, according to `plan.Plan`.
 
     `cycle` is the scheduler's last decision. `names` selects requests; None means all. Assumes that
     workloads end as expected and no requests arrive; ignores nodes.

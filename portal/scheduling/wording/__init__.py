@@ -1,4 +1,4 @@
-"""Texts of verdicts, of placement, of expected starts and of preemption."""
+"""Texts of verdicts, placement, expected starts and preemption."""
 
 from __future__ import annotations
 

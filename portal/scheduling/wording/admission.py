@@ -1,4 +1,4 @@
-"""Texts of verdicts and of what a request waits for. `portal.scheduling.blockers` sets the params."""
+"""Texts of verdicts and blockers. `portal.scheduling.blockers` sets the params."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _software(params: Params) -> Params:
 
 
 def _on_model(params: Params) -> Params:
-    """Return the params with why it gets this model: “: enough for your 8 GiB; A100 costs more”."""
+    """Return the params with the reason for the model: “: enough for your 8 GiB; A100 costs more”."""
     reasons = []
     if params["memory_mib"]:
         reasons.append(_("enough for your %(memory)s") % {"memory": format_memory(params["memory_mib"])})

@@ -1,4 +1,4 @@
-"""Texts: why a running workspace is not moved, or its move not cancelled."""
+"""Texts that explain why a workspace cannot be moved, or its move cannot be cancelled."""
 
 from __future__ import annotations
 

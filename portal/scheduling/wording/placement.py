@@ -1,4 +1,4 @@
-"""Texts: why a node or device rejects a request. Each follows the node's name: see `joined`."""
+"""Texts that explain why a node or device rejects a request. They follow the node's name (`joined`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def joined(name: str, reason: Reason) -> str:
 
 
 def _without_stop(params: Params) -> Params:
-    """Return the params with the driver's sentences as part of a longer one."""
+    """Return the params with the driver's text without the final stop, as a part of a longer sentence."""
     return {**params, "message": params["message"].removesuffix(".")}
 
 
@@ -127,7 +127,7 @@ _PREDICATES = frozenset(
         PlacementCode.MIG_PROFILE_MISSING,
     }
 )
-"""Texts that start with a verb and follow the node's name without a colon."""
+"""Codes whose texts start with a verb and follow the node's name without a colon."""
 
 TEXTS: dict[StrEnum, Text] = {
     PlacementCode.NODE_OFFLINE: Text(_("is offline")),

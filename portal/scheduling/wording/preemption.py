@@ -1,4 +1,4 @@
-"""Texts: why a workspace is preempted."""
+"""Texts that explain why a workspace is preempted."""
 
 from __future__ import annotations
 

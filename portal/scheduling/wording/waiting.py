@@ -1,4 +1,4 @@
-"""Texts: the basis of an expected start, turns of members, and reasons of waiting in a few words."""
+"""Texts about expected starts, turns of members, and why workspaces wait."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ WAITING_LABELS: dict[str, str | Promise] = {
     EnvironmentCode.NOT_INSTALLED: _("Environment could not be built"),
     EnvironmentCode.FOLDER_NOT_THERE: _("Folder of an environment is missing"),
 }
-"""Why pending workspaces wait, by the code of their reason, without numbers and names.
+"""Why pending workspaces wait, by reason code, without numbers and names.
 
-Pages show the resource and the team after it.
+Pages show the resource and the team after the text.
 """
 OTHER_LABEL = _("Other reasons")

@@ -1,4 +1,4 @@
-"""Completion of slugs: options for fields of `portal.common.completion`."""
+"""Completes slugs: options for the fields of `portal.common.completion`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ MAX_QUERY = 100
 def completions(request: SignedInRequest, kind: str) -> HttpResponse:
     """Return options for the text in `q` or in the field named by htmx.
 
-    `team` limits environments to those of its workspaces, or of the site if empty; without it, all visible
-    ones are offered. `copy` limits entries to those whose whole definition the user may read.
+    `team` limits environments to those that its workspaces can use, or the site's if empty; without `team`,
+    all visible environments are offered. `copy` limits entries to those whose full definition the user may
+    read.
     """
     field = (request.htmx.trigger_name if request.htmx else None) or "q"
     query = strip_nul(request.GET.get(field, ""))[:MAX_QUERY]

@@ -1,4 +1,4 @@
-"""Environments that a template may use, for its form and page."""
+"""Environments that a template can use, for its form and page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from portal.scheduling.software_requirements import driver_for, parse_version
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentChoice:
-    """An environment that a template may use; `drivers` names pools with too old drivers, or is empty."""
+    """An environment that a template can use; `drivers` names pools with too old drivers, if any."""
 
     environment: Environment
     state_text: str
@@ -34,9 +34,9 @@ class EnvironmentChoice:
 
 
 def choices(actor: User, team: Team | None, present: Environment | None = None) -> list[EnvironmentChoice]:
-    """Return environments usable by all who may use a template of the team or site, and the current one.
+    """Return environments that all users of the team's or site's template can use, and the current one.
 
-    At most one more than fits into a list, which indicates that there are more.
+    Returns up to one more than fits into a list, to indicate that there are more.
     """
     rows = selectors.usable_by(actor, team).defer("current__packages")
     environments = list(rows[: MAX_OPTIONS + 1])

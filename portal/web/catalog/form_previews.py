@@ -1,4 +1,4 @@
-"""The preview beside the form of a template or flavor: its card, and the command of a start."""
+"""The preview next to the form of a template or flavor: its card, and the command of a start."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PLAIN = re.compile(r"[\w@%+=:,./{}-]+")
 
 @dataclass(frozen=True, slots=True)
 class FormPreview:
-    """The card in the list of a new workspace. `command` and `facts` say what a start would execute."""
+    """The card on the page for new workspaces. `command` and `facts` describe what a start would execute."""
 
     name: str
     icon: str
@@ -67,7 +67,7 @@ def _environment(form: TemplateForm, values: dict[str, Any]) -> str:
 
 
 def _command(values: dict[str, Any]) -> str:
-    """Return the startup script and the command as lines of a shell, placeholders unchanged."""
+    """Return the startup script and the command as shell lines, with placeholders unchanged."""
     argv = values.get("argv")
     arguments = [str(part) for part in argv] if isinstance(argv, list) else []
     line = " ".join(part if _PLAIN.fullmatch(part) else shlex.quote(part) for part in arguments)

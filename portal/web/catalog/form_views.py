@@ -1,4 +1,4 @@
-"""Forms of templates and flavors: new and changed ones, checked while users fill them in."""
+"""Forms for new and changed templates and flavors, which are checked while users fill them in."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from portal.web.catalog.views import MODELS, entry_of
 
 @dataclass(frozen=True, slots=True)
 class FormPage:
-    """A form, with what saving it calls. `entry` is the changed entry; `team` owns the template."""
+    """A form, with the service that saves it. `entry` is the changed entry; `team` owns the template."""
 
     kind: str
     form: EntryForm
@@ -52,7 +52,7 @@ class FormPage:
 def new(request: SignedInRequest, kind: str) -> HttpResponse:
     """Show and handle the form of a new entry.
 
-    `preset` or `of`, an entry to copy, fills it; `team` makes it a team's own.
+    `preset`, or an entry to copy (`of`), fills the form; with `team`, the entry belongs to the team.
     """
     slug = strip_nul(request.GET.get("team", "")) if kind == "template" else ""
     team = team_by_slug(request.user, slug) if slug else None
@@ -110,7 +110,7 @@ def edit(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
 
 
 def _answer(request: SignedInRequest, page: FormPage, extra_context: dict[str, Any]) -> HttpResponse:
-    """Show, check or save a form. A check answers with its problems and the preview only."""
+    """Show, check or save a form. A check returns only the errors and the preview."""
     form, checks = page.form, requests_element(request, "form-preview")
     fits: Preview | None = None
     warnings: list[str] = []

@@ -97,7 +97,7 @@ class NameListField(forms.CharField):
 
 
 class Amount(forms.DecimalField):
-    """An amount for people, stored in a unit smaller by `factor`, such as cents, MiB or seconds."""
+    """An amount in a display unit, stored in a unit smaller by `factor`, such as cents, MiB or seconds."""
 
     def __init__(self, *, factor: int, **options: Any) -> None:
         self.factor = factor
@@ -212,14 +212,14 @@ class EntryForm(SlugFromName):
     def check_live(self, url: str) -> None:
         """Let the page send the form to `url` whenever a field has changed.
 
-        Completed fields ask for their options instead.
+        Fields with completion request their options instead.
         """
         for field in self.fields.values():
             if not isinstance(field.widget, CompletedInput):
                 field.widget.attrs |= {"hx-post": url, "hx-trigger": "change"}
 
     def drop_missing(self, changed: str) -> None:
-        """Remove the errors of empty required fields except `changed`: users have not come to them yet."""
+        """Remove the errors of empty required fields except `changed`, as users have not reached them yet."""
         for name, errors in list(self.errors.as_data().items()):
             if name != changed and any(error.code == "required" for error in errors):
                 del self.errors[name]
@@ -235,7 +235,7 @@ class EntryForm(SlugFromName):
 
 
 class TemplateForm(EntryForm):
-    """A template. `own` omits the fields that only templates of the site have."""
+    """A form for a template. `own` omits the fields that only site templates have."""
 
     program = _text(
         _("Program"), 80, _("Program that nodes must have, such as jupyter-lab or bash."), required=True
@@ -359,7 +359,7 @@ class TemplateForm(EntryForm):
                 del self.fields[name]
 
     def clean_startup(self) -> str:
-        """Convert browsers' line ends, as a shell would read a carriage return as part of the last word."""
+        """Convert line ends, because a shell would read a carriage return as part of the last word."""
         return str(self.cleaned_data["startup"]).replace("\r\n", "\n").replace("\r", "\n")
 
     def service_arguments(self) -> dict[str, Any]:
@@ -368,7 +368,7 @@ class TemplateForm(EntryForm):
 
 
 class FlavorForm(EntryForm):
-    """A flavor, in units for people."""
+    """A form for a flavor, in display units."""
 
     cpu_milli = Amount(label=_("CPU cores"), factor=MILLI, min_value=Decimal("0.1"))
     memory_mib = Amount(label=_("Memory in GiB"), factor=MIB_PER_GIB, min_value=Decimal("0.125"))

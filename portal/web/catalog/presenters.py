@@ -90,7 +90,7 @@ def format_field(model: type[Template] | type[Flavor], field: str, value: Any) -
 
 @dataclass(frozen=True, slots=True)
 class CatalogRow:
-    """A row of a list of entries. `workspaces` counts those that exist, for users who see all of them."""
+    """A row of a list of entries. `workspaces` is the number of existing ones, for users who see all."""
 
     entry: Template | Flavor
     url: str
@@ -111,13 +111,13 @@ def kind_of(entry: Template | Flavor) -> str:
 
 
 def url_of(entry: Template | Flavor, name: str = "") -> str:
-    """Return the URL of its page, or of an action (`edit`, `delete`)."""
+    """Return the URL of the entry's page, or of an action (`edit`, `delete`)."""
     kind = kind_of(entry)
     return reverse(f"catalog_pages:{name}-{kind}" if name else f"catalog_pages:{kind}", args=[entry.slug])
 
 
 def workspaces_url(entry: Template | Flavor) -> str:
-    """Return the list of its workspaces. Templates have no filter there: the list searches their name."""
+    """Return the URL of the list of its workspaces. For a template, the list searches for its name."""
     query = {"flavor": entry.slug} if isinstance(entry, Flavor) else {"q": entry.name}
     return f"{reverse('workspace_list:list')}?{urlencode(query)}"
 
@@ -142,7 +142,7 @@ def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[CatalogRow]:
 
 
 def _workspaces_of(entries: Sequence[Template | Flavor]) -> dict[UUID, int]:
-    """Return the number of workspaces that were not deleted, by entry. All entries are of one kind."""
+    """Return the number of existing workspaces by entry. All entries have the same kind."""
     if not entries:
         return {}
     kind = kind_of(entries[0])
@@ -151,7 +151,7 @@ def _workspaces_of(entries: Sequence[Template | Flavor]) -> dict[UUID, int]:
 
 
 def audience(entry: Template | Flavor, own: set[Any] | None) -> str | Promise:
-    """Return who may use it. Other teams are named only if `own` is `None` (the user sees all)."""
+    """Return who may use the entry. Names teams outside `own` only if it is `None` (the user sees all)."""
     if isinstance(entry, Template) and entry.team is not None:
         return entry.team.name
     if not entry.restricted:
@@ -173,7 +173,7 @@ def teams_to_choose(teams: QuerySet[Team]) -> CompletionOptions:
 
 
 def bases(actor: User, kind: str) -> CompletionOptions:
-    """Return entries to copy for a new one: those whose whole definition the actor may read."""
+    """Return entries that can be copied: those whose full definition the actor may read."""
     rows = selectors.flavors_for(actor) if kind == "flavor" else _readable(actor)
     pairs = rows.order_by("position", "slug").values_list("slug", "name")[: MAX_OPTIONS + 1]
     return truncate_options(
@@ -214,7 +214,7 @@ def versions(actor: User, entry: Template | Flavor) -> list[Version]:
 def format_differences(
     model: type[Template] | type[Flavor], differences: Sequence[history.Difference]
 ) -> list[ChangedField]:
-    """Return differences of two documents as text, with names of environments."""
+    """Return the differences between two documents as text, with environment names."""
     names = _environment_names(differences)
     return [_change_text(model, difference, names) for difference in differences]
 
@@ -271,6 +271,6 @@ def template_environment(actor: User, template: Template) -> TemplateEnvironment
 
 
 def notes(entry: Template | Flavor) -> list[str]:
-    """Return warnings for users who choose it."""
+    """Return warnings for users who choose the entry."""
     reason = selectors.deprecation_of(entry)
     return [f"{message_of(reason)} {next_action_of(reason)}"] if reason is not None else []

@@ -1,4 +1,4 @@
-"""Presets of the form of a new template: documents that fill its fields, for users to change."""
+"""Presets for the form of a new template: documents that fill in its fields, which users can change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from portal.catalog.initial_catalog import TEMPLATES
 WEB_APP: dict[str, Any] = {
     "description": "",
     "icon": "box",
-    # Every node has bash. The port's own program can come from an environment.
+    # Every node has bash. The program that listens on the port can come from an environment.
     "program": "bash",
     "argv": ["python3", "-m", "http.server", "{port}", "--bind=127.0.0.1", "--directory={home}"],
     "env": {},
@@ -26,7 +26,7 @@ WEB_APP: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A start for a new template. `document` has the fields that it fills."""
+    """A preset for a new template. `document` has the values of the form's fields."""
 
     key: str
     label: str | Promise

@@ -37,7 +37,7 @@ from portal.web.catalog.previews import Preview, preview
 
 
 class PoolFitSerializer(serializers.Serializer[Any]):
-    """Whether and where it fits in one pool."""
+    """Whether and where the flavor fits in one pool."""
 
     pool = serializers.CharField(source="pool.slug")
     simulated = serializers.BooleanField(source="pool.simulated")
@@ -76,7 +76,7 @@ class CatalogPreviewRequestSerializer(StrictSerializer):
 
 
 class CatalogPreviewSerializer(serializers.Serializer[Preview]):
-    """Where a flavor fits, its price, and the verdict for a team."""
+    """The pools that a flavor fits, its price, and the verdict for a team."""
 
     message = serializers.CharField(source="sentence")
     pools = PoolFitSerializer(

@@ -1,4 +1,4 @@
-"""Previews of templates and flavors, saved or still edited."""
+"""Previews of templates and flavors, saved or drafts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from portal.workspaces import egress, software
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Where a flavor fits, its price, and the verdict for a team.
+    """The pools that a flavor fits, its price, and the verdict for a team.
 
     `verdict` is `None` without a template and a team. `refusal` is the reason why the team may not use it.
     `network` is the maximum egress by template and team; pools and nodes may allow less. `devices` says
-    whether it uses accelerators.
+    whether the flavor has accelerators.
     """
 
     fits: fits.FlavorFit
@@ -43,7 +43,7 @@ class Preview:
 
     @property
     def sentence(self) -> str:
-        """The result in one sentence, for the team if given."""
+        """The result in one sentence, for the team if there is one."""
         nodes = self.fits.nodes_now
         where = ngettext("on %(nodes)s node", "on %(nodes)s nodes", nodes) % {"nodes": nodes}
         if self.refusal:
@@ -68,7 +68,7 @@ class Preview:
 def preview(
     actor: User, flavor: Flavor, template: Template | None = None, team: Team | None = None
 ) -> Preview:
-    """Return a preview, by the same code as a creation. Nothing is stored.
+    """Return a preview, with the code that also creates workspaces. Nothing is stored.
 
     Raises `NotAllowed` if the actor may not see the team.
     """
@@ -84,7 +84,7 @@ def preview(
             require_use(team, template, flavor)
     except NotAllowed as refused:
         return Preview(fit, price, team, None, message_of(refused.reason), devices=takes)
-    # Only the team's limits count, because the user's caps are not those of a later user.
+    # Check only the team's limits, because later users have other caps than the actor.
     verdict = admission.assess(template=template, flavor=flavor, team=team, environment=runs_in)
     network = egress.limits_sentence(egress.limits_of(template, team))
     return Preview(fit, price, team, verdict, network=network, devices=takes)

@@ -1,4 +1,4 @@
-"""Price of a flavor, by the rates of the ledger."""
+"""Prices of flavors, from the ledger's rates."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from portal.common.formatting import format_number
 from portal.quota.ledger import accounting, spending
 
 PER_GPU = 1_000_000
-"""The rate of one GPU that costs one GPU-hour per hour."""
+"""The rate of a GPU that costs one GPU-hour per hour."""
 
 
 def hourly(charges: Iterable[Mapping[str, int]]) -> tuple[float, float]:
-    """Return the minimum and maximum GPU-hours per hour, by the model that it gets."""
+    """Return the minimum and maximum GPU-hours per hour, which depend on the model."""
     weights = spending.weights()
     rates = [accounting.burn_rate([charge], weights) for charge in charges]
     return (min(rates) / PER_GPU, max(rates) / PER_GPU) if rates else (0.0, 0.0)

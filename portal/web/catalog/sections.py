@@ -1,4 +1,4 @@
-"""Sections of the forms of templates and flavors: few fields in view, the others with a summary."""
+"""Sections of the forms of templates and flavors: some fields are visible, others are summarised."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ FLAVOR_SECTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class FormSection:
-    """A section of a form. `summary` says what is set in it; `open` is True if it has an error."""
+    """A section of a form. `summary` describes its values; `open` is True if it has an error."""
 
     key: str
     title: str | Promise
@@ -78,7 +78,7 @@ class FormSection:
 
 
 def basics_of(form: EntryForm) -> list[forms.BoundField]:
-    """Return the fields that are always in view."""
+    """Return the fields that are always visible."""
     names = TEMPLATE_BASICS if isinstance(form, TemplateForm) else FLAVOR_BASICS
     return [form[name] for name in names if name in form.fields]
 
@@ -116,7 +116,7 @@ def new_document(kind: str) -> dict[str, Any]:
 
 
 def current_values(form: EntryForm) -> dict[str, Any]:
-    """Return the valid values of the form, or its initial ones before it is sent. Pools are slugs."""
+    """Return the valid values of a submitted form, else its initial values. Pools are slugs."""
     values = form.cleaned_data if form.is_bound and form.errors is not None else form.initial
     return {name: getattr(value, "slug", value) for name, value in values.items()}
 
@@ -124,7 +124,7 @@ def current_values(form: EntryForm) -> dict[str, Any]:
 def _changes(
     form: EntryForm, names: list[str], values: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield the fields that differ from those of a new entry, with their values if short."""
+    """Yield the fields with other values than a new entry has, and their values if short."""
     for name in names:
         label = str(form.fields[name].label)
         if name not in values:
@@ -136,7 +136,7 @@ def _changes(
 
 
 def _is_zero(value: Any, defaults: Mapping[str, Any], name: str) -> bool:
-    """Return whether a number is 0 where a new entry has none: 0 hours are no end, no hours the default."""
+    """Return whether a number is 0 and a new entry has none: 0 hours mean no limit, none the default."""
     return value == 0 and value is not False and defaults.get(name) is None
 
 

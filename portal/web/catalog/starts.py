@@ -1,4 +1,4 @@
-"""Whether the reader of an entry's page can start a workspace with it."""
+"""Links from an entry's page to the form of a new workspace."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from portal.workspaces.selectors import last_choice
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The form of a new workspace with an entry chosen.
+    """A link to the form of a new workspace with an entry chosen.
 
     `url` is empty if the reader cannot use the entry. Then `reason` says why, unless the reader's teams may
     not use it or the page shows a missing program.
@@ -28,7 +28,7 @@ class Start:
 
 
 def start_with(actor: User, entry: Template | Flavor) -> Start:
-    """Return the form with this entry, charged to the team of the last workspace if that may use it."""
+    """Return the link for this entry. The last workspace's team is charged if it may use the entry."""
     teams = [team for team in chargeable_teams(actor) if entry.offered_to(team.pk)]
     if actor.only_views or not teams:
         return Start()

@@ -120,7 +120,7 @@ def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
 
 
 def _preview(request: SignedInRequest, entry: Any) -> tuple[dict[str, str], Preview | None, str]:
-    """Return the query, the preview, and the error if there is none."""
+    """Return the query, the preview, and the error if there is no preview."""
     params = {name: strip_nul(request.GET.get(name, "")).strip()[:81] for name in ("team", "other")}
     try:
         team = team_by_slug(request.user, params["team"]) if params["team"] else None
@@ -141,7 +141,7 @@ def _preview(request: SignedInRequest, entry: Any) -> tuple[dict[str, str], Prev
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def delete(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
-    """Confirm with its users, then delete an entry."""
+    """Show who uses an entry and ask for confirmation, then delete it."""
     entry = entry_of(request, kind, slug)
     policies.require_manage(request.user, entry)
     if request.method == "POST":
@@ -183,7 +183,7 @@ def delete(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def restore(request: SignedInRequest, kind: str, slug: str, number: int) -> HttpResponse:
-    """Confirm with the changes, then restore a version."""
+    """Show the changes and ask for confirmation, then restore a version."""
     entry = entry_of(request, kind, slug)
     policies.require_manage(request.user, entry)
     data = history.revision(*selectors.revision_subject(entry), number)

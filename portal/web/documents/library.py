@@ -1,4 +1,4 @@
-"""The files of the documentation: which may be shown, and their contents."""
+"""The documentation files that may be shown, and their contents."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from provisioning.service.environ import FILES
 DOCS = FILES / "docs"
 DECISIONS = "adr/"
 DECISIONS_INDEX = "adr"
-"""Name of the index of decisions, which is the README of their folder."""
+"""Name of the index of decisions, which is the README of its folder."""
 CHANGELOG = "changelog"
-"""Name of the changelog, a symbolic link in `docs/`. Its own links are relative to the linked file."""
+"""Name of the changelog, a symbolic link in `docs/`. Links in it are relative to the linked file."""
 CONTENT_TYPES = {
     ".png": "image/png",
     ".svg": "image/svg+xml",
@@ -72,7 +72,7 @@ class Section:
 
 @lru_cache(maxsize=1)
 def documents() -> Mapping[str, Document]:
-    """Return all documents by name: those of the navigation, the index of decisions, and the decisions."""
+    """Return all documents by name: those of the navigation, the decisions, and the decisions' index."""
     by_name = {name: Document(name, DOCS / f"{name}.md") for name in navigation.ordered()}
     by_name[DECISIONS_INDEX] = Document(DECISIONS_INDEX, DOCS / DECISIONS / "README.md")
     for path in sorted((DOCS / DECISIONS).glob("[0-9]*.md")):
@@ -95,7 +95,7 @@ def strip_markup(markdown: str) -> str:
 
 
 class Anchors:
-    """Generates the anchors of a document's headings. Repeated titles get `-1`, `-2`, …."""
+    """Generates anchors for a document's headings. Repeated titles get `-1`, `-2`, …."""
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Navigation of the documentation: the four kinds of Diátaxis, in reading order."""
+"""Navigation of the documentation, by the four kinds of Diátaxis, in reading order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Documents of a kind for the same readers. `weight` is their weight in the search."""
+    """Documents of a kind for the same readers. `weight` is their search weight."""
 
     title: str | Promise
     names: tuple[str, ...]
@@ -93,7 +93,7 @@ KINDS = (
 )  # fmt: skip
 
 DECISIONS = Group(_("Decisions"), (), 0.3)
-"""The pages of `docs/adr/`, listed by their files."""
+"""The pages of `docs/adr/`, which are listed from the files."""
 
 
 def ordered() -> tuple[str, ...]:
@@ -102,7 +102,7 @@ def ordered() -> tuple[str, ...]:
 
 
 def place_of(name: str) -> tuple[Kind, Group]:
-    """Return kind and group of a document. Raises `LookupError`."""
+    """Return the kind and group of a document. Raises `LookupError`."""
     for kind in KINDS:
         for group in kind.groups:
             if name in group.names:
@@ -113,7 +113,7 @@ def place_of(name: str) -> tuple[Kind, Group]:
 
 
 def neighbours(name: str) -> tuple[str | None, str | None]:
-    """Return the documents before and after this one in its kind."""
+    """Return the previous and next document of the same kind."""
     kind, group = place_of(name)
     names = [name_ for kind_group in kind.groups for name_ in kind_group.names]
     if group is DECISIONS:

@@ -20,7 +20,7 @@ from markdown_it.token import Token
 from portal.web.documents.library import Anchors, Document, Heading, documents, files, strip_markup
 
 MAX_CONTENTS = 40
-"""A table of contents with more headings contains only those of level 2."""
+"""Maximum number of headings in a table of contents. Longer ones contain only level 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def address_of(name: str) -> str:
 
 
 def page_of(document: Document) -> Page:
-    """Return the rendered document, which is cached until its file changes."""
+    """Return the rendered document. Cached until the file changes."""
     return _page(document, document.path.stat().st_mtime_ns)
 
 
@@ -121,7 +121,7 @@ def _code(token: Token) -> Token:
 
 
 def _class_for_style(token: Token) -> None:
-    """Replace the alignment style of a cell by a class, because the CSP forbids inline styles."""
+    """Replace a cell's alignment style with a class, because the CSP forbids inline styles."""
     style = str(token.attrs.pop("style", ""))
     if style.endswith("right"):
         token.attrSet("class", "num")
@@ -142,7 +142,7 @@ def _link_to_portal(children: Sequence[Token], document: Document) -> list[Token
             if not address:
                 continue
             target = str(token.attrGet("href") or "").partition("#")[0]
-            # A link text that is only the file name is replaced by the document's title.
+            # If the link text is only the file name, replace it with the document's title.
             page = target if document.target(target).removesuffix(".md") in documents() else ""
             token.attrSet("href", address)
         elif token.type == "link_close":

@@ -18,13 +18,13 @@ from portal.web.documents.rendering import address_of, highlight
 MAX_QUERY_CHARACTERS = 200
 MAX_FOUND = 12
 SPLIT_BY_ROW = frozenset({"settings"})
-"""Documents with long tables, in which each row is a separate result."""
+"""Documents with long tables, of which each row is a separate result."""
 EXCERPT_CHARACTERS = 220
 EXCERPTED_CHARACTERS = 8000
-"""Length of a section's text that is searched for its excerpt."""
+"""Length of the part of a section's text from which the excerpt is taken."""
 HEADING_COUNTS = 5.0
 ABOVE_COUNTS = 1.5
-"""Weights of a word in a section's heading and in its parent headings, relative to its text."""
+"""Weights of words in a section's heading and in its parent headings, relative to its text."""
 _K1, _B = 1.2, 0.6
 _MIN_PREFIX = 3
 
@@ -134,7 +134,7 @@ def excerpt(text: str, stems: set[str]) -> SafeString:
 
 
 def _densest_hit(hits: list[tuple[int, int]]) -> int:
-    """Return the index of the hit at which the densest part begins."""
+    """Return the index of the hit where the densest part begins."""
     best, most, last = 0, 0, 0
     for first, (begin, _) in enumerate(hits):
         while last < len(hits) and hits[last][1] <= begin + EXCERPT_CHARACTERS - 40:
@@ -169,7 +169,7 @@ def _rows(section: library.Section) -> Iterator[library.Section]:
 
 
 def _readable(lines: tuple[str, ...]) -> str:
-    """Return lines of Markdown as one text, with table cells separated by dots."""
+    """Return Markdown lines as one text, with table cells separated by dots."""
     text_lines = [line.strip() for line in lines if not re.fullmatch(r"[|:\- ]*", line.strip())]
     cells = (_joined_cells(line) if line.startswith("|") else line for line in text_lines)
     return " ".join(library.strip_markup(re.sub(r"^(?:[-*>]|\d+\.) +", "", line)) for line in cells)
@@ -184,7 +184,7 @@ _index: Index | None = None
 
 
 def index() -> Index:
-    """Return the index of all documents, building it on first use."""
+    """Return the index of all documents. Built on first use."""
     global _index
     with _lock:
         if _index is None:

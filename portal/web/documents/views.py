@@ -44,7 +44,7 @@ def find(request: SignedInRequest) -> HttpResponse:
 
 @require_safe
 def file(_request: SignedInRequest, path: str) -> HttpResponse:
-    """Return an image of a document or a linked file. Only files in `files()` are served."""
+    """Return an image or a linked file of a document. Only files in `files()` are served."""
     if (content_path := files().get(path)) is None:
         raise Http404
     response = HttpResponse(content_path.read_bytes(), content_type=CONTENT_TYPES[content_path.suffix])

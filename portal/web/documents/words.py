@@ -1,4 +1,4 @@
-"""Words of the search: tokenisation, stems and synonyms."""
+"""Words for the search: tokenisation, stems and synonyms."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ def _plain_end(word: str) -> str:
 
 
 def terms(text: str) -> list[str]:
-    """Return the stems of a text. `BERTH_PORT` and `sign-in` count as a whole and by their parts."""
+    """Return the stems of a text. `BERTH_PORT` and `sign-in` give the whole word and its parts."""
     return [term for word in WORD.findall(text.lower()) for term in stems_of(word)]
 
 
 @lru_cache(maxsize=65_536)
 def stems_of(word: str) -> tuple[str, ...]:
-    """Return the stem of a lower-case word, and those of its parts if it has several."""
+    """Return the stem of a lower-case word, and of its parts if it has several."""
     parts = re.split(r"[_.-]", word)
     if len(parts) == 1:
         return (stem(word),)
@@ -90,7 +90,7 @@ def stems_of(word: str) -> tuple[str, ...]:
 
 
 def query_stems(query: str) -> list[tuple[str, float]]:
-    """Return the stems of a query with their weights; synonyms weigh less than typed words."""
+    """Return the stems of a query with their weights. Synonyms have lower weights than typed words."""
     typed = [word for word in WORD.findall(query.lower()) if word not in STOP]
     weights: dict[str, float] = {}
     for word in typed or WORD.findall(query.lower()):

@@ -28,7 +28,7 @@ from portal.web.event_feed import selectors
 
 
 class FeedEventSerializer(serializers.Serializer[Event]):
-    """An event, as sent to webhooks, with an id to resume from."""
+    """An event as sent to webhooks, with an id from which to resume."""
 
     id = serializers.IntegerField(help_text="Increases with time. Use it in `after` and `Last-Event-ID`.")
     type = serializers.ChoiceField(

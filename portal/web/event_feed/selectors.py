@@ -1,4 +1,4 @@
-"""Events visible to an actor, and how far the feed is complete."""
+"""Events visible to an actor, and the id up to which the feed is complete."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def audience_of(actor: User) -> Audience:
 def events_for(actor: User) -> QuerySet[Event]:
     """Return the audit entries with an event type visible to the actor, oldest first.
 
-    They cover workspaces visible to the actor, and teams that the actor owns or views. Operators and auditors
-    also get nodes and devices; administrators and auditors also get accounts.
+    Includes events about workspaces visible to the actor, and about teams that the actor owns or views.
+    Operators and auditors also get events about nodes and devices, administrators and auditors about
+    accounts.
     """
     audience = audience_of(actor)
     kinds = [
@@ -42,7 +43,7 @@ def events_for(actor: User) -> QuerySet[Event]:
 
 
 def last_complete_id() -> int:
-    """Return the id up to which the feed is complete, so that a reader at this id has missed nothing.
+    """Return the id up to which the feed is complete, so that a reader who has reached it missed nothing.
 
     The state is kept per process, because only repeated reads show whether a gap in ids is permanent.
     """

@@ -1,4 +1,4 @@
-"""Codes of the map of GPUs."""
+"""Codes of the GPU map."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class MapCode(StrEnum):
-    """Errors about the map of GPUs."""
+    """Errors about the GPU map."""
 
     DEVICE_NOT_ON_MAP = "device_not_on_map"
     NODE_NOT_ON_MAP = "node_not_on_map"

@@ -1,4 +1,4 @@
-"""Texts of the reasons about the map of GPUs."""
+"""Texts of the reasons about the GPU map."""
 
 from __future__ import annotations
 

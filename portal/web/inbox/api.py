@@ -54,7 +54,7 @@ class InboxPageSerializer(serializers.Serializer[Any]):
 
 
 class Inbox(ApiView):
-    """The inbox has several sources, so there is no single query set to paginate."""
+    """Lists inbox items of several sources, without a single queryset to paginate."""
 
     tag = "requests"
     operation_ids = {"get": "listInbox"}
@@ -84,12 +84,12 @@ class Inbox(ApiView):
         size = _size(params.get("page_size"))
         keys = selectors.keys(request.user, [kind] if kind else [])
         after = _after(params.get("cursor"))
-        left = [key for key in keys if after is None or key > after]
-        page = left[:size]
+        remaining_keys = [key for key in keys if after is None or key > after]
+        page = remaining_keys[:size]
         query = {name: params[name] for name in ("kind", "page_size") if name in params}
         data = {
             "count": selectors.count(request.user),
-            "next": _link(query, page[-1]) if len(left) > size else None,
+            "next": _link(query, page[-1]) if len(remaining_keys) > size else None,
             "previous": None,
             "results": selectors.items(request.user, page),
         }

@@ -1,4 +1,4 @@
-"""The roles by which inbox items can wait for an actor."""
+"""The roles that determine which inbox items can wait for an actor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from portal.people.accounts.models import Membership, Role, User
 
 @dataclass(frozen=True, slots=True)
 class Duties:
-    """Whether the actor runs the pools, decides requests of all teams, and owns a team."""
+    """Whether the actor operates pools, decides all teams' requests, and owns a team."""
 
     operates: bool
     decides: bool

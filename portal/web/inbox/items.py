@@ -21,7 +21,7 @@ class ItemKind(models.TextChoices):
 
 @dataclass(frozen=True, slots=True, order=True)
 class SortKey:
-    """Sort key of an item: urgent items first, then the longest waiting.
+    """Sort key of an item: urgent items first, then those that have waited longest.
 
     `later` is `False` for urgent items. `source` and `pk` identify the item and break ties.
     """
@@ -55,8 +55,8 @@ class Action:
 class Item:
     """Something that waits for the user.
 
-    `who` is the requester or the affected object, `reason` why the user has to act, `due_at` when the item
-    expires. `url` is the page for the decision, `text` the label of its link.
+    `who` is the requester or the affected object, `reason` explains why the user has to act, and `due_at` is
+    when the item expires. `url` is the page for the decision, `text` the label of its link.
     """
 
     key: SortKey

@@ -1,7 +1,6 @@
 """Refreshes open pages of operators when capacity problems appear or disappear.
 
-Requests refresh pages on their own. Inventory events report any change, which is far more frequent than
-problems.
+Requests refresh pages separately. Inventory events report every change; most of them are not problems.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from django.db.models import Q
 
 from portal.common.domain_events import DomainEvent
 from portal.common.events import live, services
-from portal.fleet.inventory import troubles
+from portal.fleet.inventory import lost_capacity
 from portal.people.accounts.models import User
 
 log = logging.getLogger(__name__)
@@ -28,7 +27,11 @@ def capacity_changed(_event: DomainEvent) -> None:
         return
     # All operators see the same problems.
     operator = operators[0]
-    rows = [troubles.lost_devices(operator), troubles.lost_nodes(operator), troubles.lost_pools(operator)]
+    rows = [
+        lost_capacity.lost_devices(operator),
+        lost_capacity.lost_nodes(operator),
+        lost_capacity.lost_pools(operator),
+    ]
     present = ",".join(sorted(str(key) for queryset in rows for key in queryset.values_list("pk", flat=True)))
     digest = hashlib.sha256(present.encode()).hexdigest()[:32]
     try:

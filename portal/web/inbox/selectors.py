@@ -1,4 +1,4 @@
-"""Inbox items of all sources: counted, sorted and shown."""
+"""Counts, sorts and reads the inbox items of all sources."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def counts(actor: User) -> Counter[str]:
 
 
 def by_kind(counted: Mapping[str, int]) -> Counter[str]:
-    """Return numbers by kind from those of `counts_by_source`."""
+    """Return the numbers by kind, from the result of `counts_by_source`."""
     numbers: Counter[str] = Counter()
     for source in SOURCES:
         if counted.get(source.name):
@@ -47,7 +47,7 @@ def counts_by_source(actor: User) -> Counter[str]:
 
 
 class _RowCount(Func):
-    """`COUNT(*)` of a query without groups: one row, where `Count` groups by the other columns."""
+    """`COUNT(*)` over a whole query, without the grouping that `Count` adds."""
 
     template = "COUNT(*)"
     output_field = IntegerField()
@@ -58,7 +58,7 @@ def keys(
 ) -> list[SortKey]:
     """Return the sorted keys of all items, or of these `kinds`. One query per source.
 
-    With `counted`, the result of `counts_by_source`, sources without items are not asked.
+    With `counted`, the result of `counts_by_source`, sources without items are not queried.
     """
     now = timezone.now()
     sources = (source for source in sources_of_kinds(kinds) if counted is None or counted.get(source.name))
@@ -66,7 +66,7 @@ def keys(
 
 
 def items(actor: User, keys: Sequence[SortKey]) -> list[Item]:
-    """Return the items of these keys in order, without those decided meanwhile."""
+    """Return the items of these keys in order, except those that were decided meanwhile."""
     items_by_key: dict[SortKey, Item] = {}
     for source in SOURCES:
         items_by_key |= source.items(actor, (key for key in keys if key.source == source.name))

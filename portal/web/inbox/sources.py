@@ -1,4 +1,4 @@
-"""Sources of inbox items. Each source asks the selectors of one package what waits for an actor.
+"""Sources of inbox items. Each source uses the selectors of one package.
 
 A source has one query for counting, sorting and display, so that the badge and the page agree.
 """
@@ -16,7 +16,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from portal.common.formatting import format_date, format_time_span
-from portal.fleet.inventory import cordons, troubles
+from portal.fleet.inventory import cordons, lost_capacity
 from portal.fleet.inventory.models import Device, Node, Pool
 from portal.people.accounts import approvers
 from portal.people.accounts import selectors as accounts
@@ -35,14 +35,14 @@ from portal.web.inbox.duties import Duties
 from portal.web.inbox.items import Action, Item, ItemKind, SortKey
 
 MAX_KEYS = 2000
-"""Maximum per source; with more items, only the oldest are sorted."""
+"""Maximum number of items per source. Only the oldest are sorted."""
 SOON = timedelta(days=1)
 """Items that expire within this time are urgent."""
 TOKEN_DAYS = 7
 
 
 class Source(ABC):
-    """One kind of inbox items. `columns` are sort keys: the start of waiting, and values for `is_urgent`."""
+    """One kind of inbox items. `columns` are the start of waiting, and the values for `is_urgent`."""
 
     name: ClassVar[str]
     kind: ClassVar[ItemKind]
@@ -50,7 +50,7 @@ class Source(ABC):
 
     @abstractmethod
     def rows(self, actor: User) -> QuerySet[Any]:
-        """Return what waits for the actor."""
+        """Return the rows that wait for the actor."""
 
     @abstractmethod
     def concerns(self, duties: Duties) -> bool:
@@ -77,7 +77,7 @@ class Source(ABC):
         ]
 
     def items(self, actor: User, keys: Iterable[SortKey]) -> dict[SortKey, Item]:
-        """Return the items of these keys that still exist, with one query."""
+        """Return the still existing items of these keys, with one query."""
         keys_by_pk = {key.pk: key for key in keys}
         if not keys_by_pk:
             return {}
@@ -90,7 +90,7 @@ def _is_soon(moment: datetime | None, now: datetime) -> bool:
 
 
 def _role_of(actor: User) -> str:
-    """Return why the actor decides about requests of other teams."""
+    """Return the reason why the actor decides about other teams' requests."""
     if approvers.is_approver(actor):
         return _("You decide requests for quota and capacity.")
     if actor.operates:
@@ -224,7 +224,7 @@ class _CapacitySource(Source):
         )
 
     def cordon_action(self, url: str, name: str, note: str) -> Action:
-        """Return the action that cordons it, which resolves the item until the cordon is lifted."""
+        """Return the action that cordons the device or node, which resolves the item."""
         return Action(_("Keep out of service"), "lock", url, (("do", "cordon"), ("note", note[:200])), name)
 
 
@@ -232,10 +232,10 @@ class DeviceSource(_CapacitySource):
     name = "device"
 
     def rows(self, actor: User) -> QuerySet[Device]:
-        return troubles.devices(actor)
+        return lost_capacity.devices(actor)
 
     def counted(self, actor: User) -> QuerySet[Device]:
-        return troubles.lost_devices(actor)
+        return lost_capacity.lost_devices(actor)
 
     def item(self, actor: User, key: SortKey, row: Device) -> Item:
         name, url = cordons.display_name(row), cordons.url_of(row)
@@ -256,10 +256,10 @@ class NodeSource(_CapacitySource):
     name = "node"
 
     def rows(self, actor: User) -> QuerySet[Node]:
-        return troubles.nodes(actor)
+        return lost_capacity.nodes(actor)
 
     def counted(self, actor: User) -> QuerySet[Node]:
-        return troubles.lost_nodes(actor)
+        return lost_capacity.lost_nodes(actor)
 
     def item(self, actor: User, key: SortKey, row: Node) -> Item:
         url = reverse("fleet:node", args=[row.pk])
@@ -272,10 +272,10 @@ class PoolSource(_CapacitySource):
     name = "pool"
 
     def rows(self, actor: User) -> QuerySet[Pool]:
-        return troubles.pools(actor)
+        return lost_capacity.pools(actor)
 
     def counted(self, actor: User) -> QuerySet[Pool]:
-        return troubles.lost_pools(actor)
+        return lost_capacity.lost_pools(actor)
 
     def item(self, actor: User, key: SortKey, row: Pool) -> Item:
         url = reverse("fleet:pool", args=[row.slug])
@@ -283,7 +283,7 @@ class PoolSource(_CapacitySource):
 
 
 class TokenSource(Source):
-    """Tokens in use that expire soon."""
+    """Inbox items for tokens in use that expire soon."""
 
     name, kind = "token", ItemKind.TOKEN
     columns = ("created_at", "expires_at")

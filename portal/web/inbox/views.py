@@ -19,7 +19,7 @@ ROWS_PER_PAGE = 50
 @require_safe
 @never_cache
 def inbox(request: SignedInRequest) -> HttpResponse:
-    """Show all items for the user: urgent ones first, then the oldest."""
+    """Show all items for the user: urgent items first, then the oldest."""
     kind = request.GET.get("kind", "")
     if kind not in ItemKind.values:
         kind = ""

@@ -1,6 +1,6 @@
-"""Search over all that a user may open: pages, workspaces, teams, people, machines and documents.
+"""Searches everything that a user may open: pages, workspaces, teams, people, machines and documents.
 
-Results are limited to what the user could also open from a list.
+Results are limited to objects that the user could also open from a list.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from portal.workspaces.lifecycle import State
 
 MAX_CHARACTERS = 100
 MAX_FOUND = 5
-"""Results of each kind."""
+"""Maximum number of results of each kind."""
 ACTS = {
     "open": "workspaces:detail",
     "stop": "workspaces:stop",
@@ -37,7 +37,7 @@ ACTS = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A link. `sub` says what distinguishes it from others of its name."""
+    """A search result. `sub` distinguishes it from other results with the same name."""
 
     title: str | Promise
     url: str
@@ -47,14 +47,14 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class ResultGroup:
-    """Results of one kind."""
+    """Search results of one kind."""
 
     title: str
     results: list[Result]
 
 
 def find(user: User, text: str) -> list[ResultGroup]:
-    """Return what matches the text, by kind. Without a text: the pages of the menu."""
+    """Return the matches for a text, by kind; for an empty text, the pages of the menu."""
     query = strip_nul(text).strip()[:MAX_CHARACTERS]
     if not query:
         return [ResultGroup(_("Pages"), _pages(user, ""))]
@@ -86,7 +86,7 @@ def _pages(user: User, query: str) -> list[Result]:
 
 
 def _workspaces(user: User, query: str) -> list[Result]:
-    """Return workspaces by name, own ones first. “stop NAME” leads to the page on which it is stopped."""
+    """Return workspaces by name, own ones first. “stop NAME” finds the page that stops a workspace."""
     verb, _space, rest = query.partition(" ")
     act = ACTS.get(verb.lower()) if rest.strip() else None
     name = rest.strip() if act else query

@@ -1,4 +1,4 @@
-"""Pages in the menu, in groups, by what the user may do. The search offers the same pages."""
+"""Pages in the menu, in groups, depending on the user's permissions. The search finds the same pages."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def everybody(_user: User) -> bool:
 class Page:
     """A page of the menu.
 
-    `url` and `current` are names of views; the page is the current one on any of `current`. `keywords` are
-    further terms by which the search finds it.
+    `url` and `current` are view names; the page is marked as current in each view of `current`. `keywords`
+    are further search terms.
     """
 
     url: str
@@ -48,7 +48,7 @@ class Group:
 
 
 def may_start(user: User) -> bool:
-    """Return whether the user can start workspaces somewhere."""
+    """Return whether the user can start workspaces in any team."""
     return not user.only_views
 
 
@@ -61,12 +61,12 @@ def sees_people(user: User) -> bool:
 
 
 def manages_team_templates_only(user: User) -> bool:
-    """Return whether the user manages only templates of teams. The catalog is then in the team's group."""
+    """Return whether the user manages only team templates. The catalog is then in the team's group."""
     return not user.sees_all and Role.OWNER in user.team_roles
 
 
 def works_with_gpus(user: User) -> bool:
-    """Return whether the user sees the state of GPUs: they can use a flavor with GPUs, or see everything."""
+    """Return whether the user sees GPU states: because of a flavor with GPUs, or the right to see all."""
     return user.sees_all or catalog.flavors_for(user).filter(accelerator_count__gt=0).exists()
 
 
@@ -241,8 +241,8 @@ _CONDITIONS = {page.shown for group in GROUPS for page in group.pages}
 
 
 def groups_for(user: User) -> list[Group]:
-    """Return the groups with the pages that the user needs, without empty groups."""
-    # Several pages ask the same, and some answers cost a query.
+    """Return the groups with the pages for the user, without empty groups."""
+    # Cached, because several pages have the same condition, and some conditions cost a query.
     shown = {condition: condition(user) for condition in _CONDITIONS}
     groups = (
         Group(group.title, tuple(page for page in group.pages if shown[page.shown])) for group in GROUPS
@@ -256,7 +256,7 @@ def pages_for(user: User) -> list[Page]:
 
 
 def with_current(groups: list[Group], view_name: str) -> list[dict[str, Any]]:
-    """Return groups for the template: each page with whether it is the current one."""
+    """Return groups for the template. Each page says whether it is the current one."""
     return [
         {"title": group.title, "pages": [(page, page.is_current(view_name)) for page in group.pages]}
         for group in groups

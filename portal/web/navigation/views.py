@@ -15,7 +15,7 @@ from portal.web.navigation import find
 @require_safe
 @never_cache
 def search(request: SignedInRequest) -> HttpResponse:
-    """Show what matches `?q=`. The dialog of Ctrl-K asks for the results alone."""
+    """Show the matches for `?q=`. The Ctrl-K dialog requests only the results."""
     text = request.GET.get("q", "")
     context = {"q": text, "groups": find.find(request.user, text)}
     return render(request, partial_of(request, "navigation/search.html", "results"), context)

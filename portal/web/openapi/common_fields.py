@@ -1,4 +1,4 @@
-"""Descriptions of fields with the same meaning in every schema. A field's own `help_text` has priority."""
+"""Descriptions of fields that mean the same in every schema. A field's own `help_text` takes precedence."""
 
 from __future__ import annotations
 

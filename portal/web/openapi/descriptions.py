@@ -1,4 +1,4 @@
-"""Descriptions that no field states itself: of schemas, common fields and path parameters."""
+"""Adds missing descriptions of schemas, common fields and path parameters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def describe(document: dict[str, Any]) -> None:
 
 
 def _schema_description(schema: str, operations: Mapping[str, str]) -> str:
-    """Return the description; empty if the serializer needs a docstring, which a test reports."""
+    """Return the description; empty if the serializer lacks a docstring, which a test reports."""
     if schema in operations:
         return f"Request body of `{operations[schema]}`."
     if schema.startswith("Paginated"):

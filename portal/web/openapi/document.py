@@ -1,4 +1,4 @@
-"""Completes the OpenAPI document as a whole, as a hook of drf-spectacular after all operations."""
+"""Completes the OpenAPI document in a drf-spectacular hook, after all operations."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def complete(result: dict[str, Any], **_of_the_generator: Any) -> dict[str, Any]
 
 
 def _mark_any_json(schemas: dict[str, Any]) -> None:
-    """Simplify schemas that allow any JSON: they already allow null, which `oneOf` would match twice."""
+    """Simplify schemas that allow any JSON, because null would match two branches of `oneOf`."""
     for definition in schemas.values():
         for field in definition.get("properties", {}).values():
             if {} in field.get("oneOf", ()):
@@ -84,7 +84,7 @@ def _mark_any_json(schemas: dict[str, Any]) -> None:
 
 
 def _list_choices_once(schemas: dict[str, Any]) -> None:
-    """Remove lists of choices from fields that reference an enum, whose schema has them."""
+    """Remove lists of choices from fields that reference an enum, because its schema has the list."""
     for definition in schemas.values():
         for field in definition.get("properties", {}).values():
             if "enum" not in field and "description" in field:

@@ -1,4 +1,4 @@
-"""Examples of request fields without an example in their serializer (`examples`, by field)."""
+"""Examples for request fields without an example in their serializer (`examples`, by field)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def add_examples(
 
 
 def _fits(example: Any, field: Mapping[str, Any]) -> bool:
-    """Return whether the field takes the type of a common example. A choice needs no example."""
+    """Return whether a common example has the field's type. Fields with choices need no example."""
     types = field.get("type", [])
     names = [types] if isinstance(types, str) else types
     return "enum" not in field and any(isinstance(example, _TYPES.get(name, ())) for name in names)

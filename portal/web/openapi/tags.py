@@ -1,4 +1,4 @@
-"""The groups of operations in the order of the document. A view states its group as `tag`."""
+"""The groups of operations, in the order of the document. A view names its group as `tag`."""
 
 from __future__ import annotations
 

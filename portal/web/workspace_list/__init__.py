@@ -1,1 +1,1 @@
-"""All workspaces that a user may see, as a table: filters, order, export, and acts on many."""
+"""The table of all workspaces that a user may see: filters, order, export, and bulk actions."""

@@ -1,6 +1,6 @@
-"""Acts on selected workspaces, in two steps: a preview that changes nothing, then the results.
+"""Bulk actions on selected workspaces, in two steps: a preview that changes nothing, then the results.
 
-Both are plain forms. Their address has the filters of the list, to which the pages lead back.
+Both are plain forms. Their URLs contain the filters of the list, to which the pages link back.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_NONCE_LENGTH = 64
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def act(request: SignedInRequest) -> HttpResponse:
-    """Preview or confirm an act. A GET, as after a new sign-in, only shows the list."""
+    """Preview or confirm an action. A GET, for example after a new sign-in, only shows the list."""
     back = f"{reverse('workspace_list:list')}?{request.GET.urlencode()}"
     if request.method != "POST":
         return redirect(back)
@@ -91,7 +91,7 @@ def _confirm(request: SignedInRequest, act: Act, back: str) -> HttpResponse:
         once = strip_nul(request.POST.get("once", ""))[:MAX_NONCE_LENGTH] or uuid4().hex
         lines = bulk_acts.perform(request.user, act, seen, terms, form_id=once)
     except PortalError as error:
-        # Nothing was done: the form comes back with the reason and what was entered.
+        # Nothing was done. Show the form again, with the reason and the entered values.
         return _preview(request, act, list(seen), back, error)
     context = {
         "act": act,
@@ -104,7 +104,7 @@ def _confirm(request: SignedInRequest, act: Act, back: str) -> HttpResponse:
 
 
 def _terms(request: SignedInRequest) -> Terms:
-    """Return text and node of the form. Hours are parsed only for an extension."""
+    """Return the text and node in the form. Hours are parsed only for an extension."""
     return Terms(
         text=strip_nul(request.POST.get("text", "")),
         node=strip_nul(request.POST.get("node", "")).strip()[: operator_moves.MAX_NODE],
@@ -119,7 +119,7 @@ def _seconds(hours: str) -> int:
 
 
 def _selected(request: SignedInRequest) -> list[UUID]:
-    """Return the selected workspaces: the chosen rows, or the first of all that match the filters.
+    """Return the ids of the selected rows, or of the first rows that match the filters.
 
     Raises `InvalidInput` for invalid ids, and for more than `MAX_AT_ONCE`.
     """
@@ -129,7 +129,7 @@ def _selected(request: SignedInRequest) -> list[UUID]:
 
 
 def _seen(request: SignedInRequest, field: str = "workspace") -> dict[UUID, str]:
-    """Return the workspaces of the form with their fingerprints, "" where it has none."""
+    """Return the workspaces in the form with their fingerprints, or "" for no fingerprint."""
     seen: dict[UUID, str] = {}
     for choice in request.POST.getlist(field):
         key, _dot, fingerprint = choice.partition(".")

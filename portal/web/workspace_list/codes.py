@@ -1,4 +1,4 @@
-"""Errors of acts on selected workspaces."""
+"""Codes of errors about actions on selected workspaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The orders of the table. Each ends with the primary key and has no nulls, as cursors need it."""
+"""The orders of the table. Each ends with the primary key and has no nulls, as cursors require."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Order:
 
 
 def order_of(text: str) -> Order:
-    """Return the order of a URL: newest first, if it names none that exists."""
+    """Return the order in a URL: newest first if the name is unknown."""
     sort = SORTS.get(text.removeprefix("-"))
     if sort is None:
         return Order(SORTS[NEWEST], descending=True)

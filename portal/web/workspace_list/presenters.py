@@ -28,7 +28,7 @@ from portal.workspaces.models import Workspace
 
 @dataclass(frozen=True, slots=True)
 class ListRow:
-    """A line of the table. `may_act`: the reader operates it. `idle` is a text; `stops_at` may be None."""
+    """A row of the table. `may_act`: the reader can operate it. `idle` is a text; `stops_at` may be None."""
 
     workspace: Workspace
     may_act: bool
@@ -40,7 +40,7 @@ class ListRow:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column heading: its label, the order that its link leads to, and the present direction (ARIA)."""
+    """A column heading: its label, the order in its link, and the current direction (ARIA)."""
 
     name: str
     label: str
@@ -50,7 +50,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Choices of the filters. Teams are a list of suggestions where they are too many for a menu."""
+    """Choices of the filters. If there are too many teams for a menu, they are suggestions."""
 
     states: list[tuple[str, str]]
     teams: CompletionOptions
@@ -59,7 +59,7 @@ class Options:
 
 
 def rows(actor: User, workspaces: Iterable[Any]) -> list[ListRow]:
-    """Return lines for rows of `selectors.with_columns`."""
+    """Return table rows for the workspaces of `selectors.with_columns`."""
     teams = policies.operated_teams(actor)
     return [
         ListRow(
@@ -75,7 +75,7 @@ def rows(actor: User, workspaces: Iterable[Any]) -> list[ListRow]:
 
 
 def where(workspace: Any) -> str:
-    """Return the pool and the nodes: “Training · gpu-1, gpu-2”, or "" before it was ever placed."""
+    """Return the pool and the nodes: “Training · gpu-1, gpu-2”; "" if it was never placed."""
     if workspace.pool is None:
         return ""
     nodes = nodes_of(workspace)
@@ -83,7 +83,7 @@ def where(workspace: Any) -> str:
 
 
 def nodes_of(workspace: Any) -> list[str]:
-    """Return the names of the nodes on which it holds capacity."""
+    """Return the names of the nodes on which the workspace has allocations."""
     return list(dict.fromkeys(allocation.node.name for allocation in workspace.held))
 
 
@@ -128,7 +128,7 @@ def columns(order: Order) -> list[Column]:
 
 
 def sorts() -> list[tuple[str, str]]:
-    """Return the orders of the menu that replaces the headings on a phone."""
+    """Return the orders for the menu that replaces the headings on phones."""
     return [
         ("newest", _("Newest first")),
         ("name", _("Name")),
@@ -144,7 +144,7 @@ def sorts() -> list[tuple[str, str]]:
 
 
 def options(actor: User) -> Options:
-    """Return the choices of the filters: what the actor may see."""
+    """Return the choices of the filters, limited to what the actor may see."""
     teams = accounts.teams_for(actor).order_by("name").values_list("slug", "name")
     flavors = catalog.flavors_for(actor).select_related(None).order_by("name").values_list("slug", "name")
     return Options(
@@ -161,7 +161,7 @@ def count_text(count: int) -> str:
 
 
 def all_label(count: int) -> str:
-    """Return the label of the box that selects all matching workspaces, as many as one act takes."""
+    """Return the label of the checkbox that selects all matching workspaces, up to the maximum."""
     if count > MAX_AT_ONCE:
         values = {"first": MAX_AT_ONCE, "count": count_text(count)}
         return _("Select the first %(first)d of %(count)s that match") % values
@@ -175,7 +175,7 @@ CSV_COLUMNS = (
 
 
 def csv_lines(selection: Selection) -> Iterator[str]:
-    """Yield the export: a heading, and a line for each row of the selection. Times are UTC (ISO 8601)."""
+    """Yield the lines of the export: a heading, and one line per workspace. Times are UTC (ISO 8601)."""
     yield line(CSV_COLUMNS)
     for row in selection.all():
         yield line(_csv_values(row))

@@ -1,4 +1,4 @@
-"""Rows of the table: the workspaces that REST lists for the user, filtered as the URL says."""
+"""Rows of the table: the workspaces that REST lists for the user, filtered by URL parameters."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from portal.workspaces.models import Workspace
 
 ROWS_PER_PAGE = 50
 MAX_COUNTED = 1000
-"""Rows are counted up to here, so that a page costs the same whatever its filters select."""
+"""Rows are counted up to this number, so that every page has the same cost."""
 FILTERS = ("q", "state", "team", "owner", "flavor", "pool")
 EXPORT_BATCH = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a URL selects: the filters that are set, and the order."""
+    """The selection in a URL: its filters and its order."""
 
     actor: User
     filters: Mapping[str, str]
     order: Order
 
     def rows(self) -> QuerySet[Workspace]:
-        """Return the matching rows, unordered. Raises `InvalidInput` for a state that does not exist."""
+        """Return the matching rows, unordered. Raises `InvalidInput` for an unknown state."""
         data: dict[str, Any] = dict(self.filters)
         if state := data.get("state"):
             if state not in State.values:
@@ -51,7 +51,7 @@ class Selection:
         return matching
 
     def page(self, cursor: str) -> keyset.KeysetPage:
-        """Return the rows of a page. A cursor of another order leads to the first page."""
+        """Return the rows of a page: the first page for a cursor of another order."""
         fields = self.order.fields
         keys = self.order.annotated(self.rows()).values("id", self.order.sort.by)
         try:
@@ -68,7 +68,7 @@ class Selection:
         return keyset.KeysetPage(present, page.next, page.previous)
 
     def first(self, count: int) -> list[UUID]:
-        """Return the ids of the first rows in the order."""
+        """Return the ids of the first rows, in order."""
         ordered = self.order.annotated(self.rows()).order_by(*self.order.fields)
         return list(ordered.values_list("pk", flat=True)[:count])
 
@@ -83,14 +83,14 @@ class Selection:
 
 
 def selection_of(actor: User, data: Mapping[str, str]) -> Selection:
-    """Return what the parameters of a URL select."""
+    """Return the selection for the parameters of a URL."""
     texts = {name: strip_nul(data.get(name, "")).strip()[:MAX_TEXT] for name in FILTERS}
     filters = {name: text for name, text in texts.items() if text}
     return Selection(actor, filters, order_of(data.get("sort", "")))
 
 
 def with_columns(rows: QuerySet[Workspace]) -> QuerySet[Workspace]:
-    """Return the rows with what the table shows: `idle_s`, `stops_at`, `held` allocations, related rows."""
+    """Return the rows with the table's columns: `idle_s`, `stops_at`, `held` allocations, related rows."""
     allocations = Allocation.objects.filter(released_at=None).select_related("node").order_by("node__name")
     return (
         rows.annotate(idle_s=overview.idle_s(timezone.now()), stops_at=overview.stops_at())

@@ -21,7 +21,7 @@ from portal.web.workspace_list.selectors import selection_of
 @require_safe
 @never_cache
 def listing(request: SignedInRequest) -> HttpResponse:
-    """Show a page of the workspaces that the user may see and the filters of the URL select."""
+    """Show a page of the workspaces that the user may see and that match the URL's filters."""
     selection = selection_of(request.user, request.GET)
     cursor = request.GET.get("cursor", "")
     page = selection.page(cursor)
@@ -51,9 +51,9 @@ def listing(request: SignedInRequest) -> HttpResponse:
 @require_safe
 @never_cache
 def export(request: SignedInRequest) -> StreamingHttpResponse:
-    """Stream all workspaces that the filters of the URL select, in its order, as CSV."""
+    """Stream all workspaces that match the URL's filters as CSV, in the URL's order."""
     selection = selection_of(request.user, request.GET)
-    # Before the answer begins: a filter that is not valid is refused.
+    # Evaluate the filters before the response begins, so that invalid ones give an error response.
     selection.rows()
     answer = StreamingHttpResponse(presenters.csv_lines(selection), content_type="text/csv; charset=utf-8")
     day = timezone.localdate().isoformat()

@@ -1,4 +1,4 @@
-"""Texts of the errors of acts on selected workspaces."""
+"""Texts of errors about actions on selected workspaces."""
 
 from __future__ import annotations
 

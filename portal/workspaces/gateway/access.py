@@ -1,7 +1,7 @@
 """Decides who may enter a workspace, from cookies, bearer tokens and origins, usually from memory.
 
 Values that are not in memory are read from Redis. The portal's database is used for values missing in Redis,
-for tokens, and for recording entries by token.
+to check tokens, and to record who enters with a token.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from provisioning.endpoints import SOCKET_NAME
 Resolve = Callable[[str], Awaitable[WorkspaceView | None]]
 
 STORE_TIMEOUT_S = 2.0
-# Seconds before the end of a token's pass at which the token is checked again.
+# How many seconds before a token's pass expires the token is checked again.
 AHEAD_S = 0.5 * CACHED_S
 # Maximum number of tokens that are checked in the background at the same time.
 MAX_CONCURRENT = 64
@@ -43,7 +43,7 @@ for i = 1, #KEYS do
 end
 return found
 """
-# Changes with every ended token and every changed account (`portal.people.accounts.changes`).
+# Changes whenever a token ends or an account changes (`portal.people.accounts.changes`).
 ACCOUNTS_KEY = "berth:acc:revision"
 PREFIXES = (workspace_views.KEY_PREFIX, tickets.SESSION_PREFIX, ACCOUNTS_KEY)
 
@@ -72,9 +72,9 @@ class EntryRefused(Exception):
 class AccessRules:
     """The access rules. `scheme` is the portal's; for the other arguments see `app.build_app`.
 
-    `passes` is a folder, a key (`portal.common.passes`) and whether the group of this process can read the
-    passes, or `None` to disable them. `on_change` is called with the changed keys in Redis, or with `None` if
-    any key may have changed.
+    `passes` is `None` to disable passes, or a folder, a key (`portal.common.passes`) and whether the
+    process's group can read them. `on_change` is called with the changed keys in Redis, or with `None` if any
+    key may have changed.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class AccessRules:
         return Pass(name, cookie or token, place[2], *shown, keys), min(for_s, entry[1])
 
     def _keep_alive(self, pass_: Pass, client: ClientRequest) -> None:
-        """Keep a token's pass alive, so that its requests do not all wait for a check each second."""
+        """Renew a token's pass in the background, so that requests need not wait for a token check."""
         place = (pass_.workspace, pass_.credential)
         if self.passes is None or place in self._kept_alive or len(self._kept_alive) >= MAX_CONCURRENT:
             return
@@ -236,7 +236,7 @@ class AccessRules:
         task.add_done_callback(lambda _: self._kept_alive.pop(place, None))
 
     async def _prolong(self, passes: Passes, pass_: Pass, client: ClientRequest) -> None:
-        """Check the token again before each end of the pass, for as long as the pass may live."""
+        """Check the token again each time before the pass expires, up to the maximum lifetime of the pass."""
         name, token = pass_.workspace, client.bearer
         while True:
             cached = self._bearers.cached(token, name)
@@ -260,7 +260,7 @@ class AccessRules:
                 return
 
     def _pass_credential(self, client: ClientRequest) -> tuple[str, str]:
-        """Return the credential of a pass from the only cookie or, without cookies, the token; else empty."""
+        """Return the pass credentials from the only cookie or, without cookies, the token; else empty."""
         sent = client.headers.get("cookie", ())
         cookies = client.session_cookies(self._cookie.name)
         if len(sent) == 1 and len(cookies) == 1:
@@ -268,13 +268,13 @@ class AccessRules:
         return "", "" if sent or not client.bearer else form.token_credential(client.bearer, client.address)
 
     def _by_cookie(self, cookie: str, name: str) -> tuple[str, str, float] | None:
-        """Return user, Redis key and remaining seconds of a session of this workspace that is in memory."""
+        """Return user, Redis key and remaining seconds of this workspace's session, if memory has it."""
         key = tickets.session_key(cookie)
         entry = self.memory.get(key)
         return (entry[0].user, key, entry[1]) if entry is not None and entry[0].workspace == name else None
 
     def _by_token(self, client: ClientRequest, name: str) -> tuple[str, str, float] | None:
-        """Return `_by_cookie` for a token with a cached result whose entry is already recorded."""
+        """Like `_by_cookie`, for a token that is cached and whose entry is already recorded."""
         cached = self._bearers.cached(client.bearer, name)
         if cached is None or not self._entries.remembers(client.bearer, name, client):
             return None

@@ -1,7 +1,7 @@
 """The gateway's ASGI application: forward-auth, and the gateway's own paths on workspace hosts.
 
-It runs in front of Django, uses no database, and answers most requests from memory (`memory`). Any failure
-results in a denial.
+The application runs in front of Django, uses no database, and answers most requests from memory (`memory`).
+If a check fails, the request is denied.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _SIGNED_IN_PATH = f"{_OWN_PREFIX}signed-in"
 _CLIENT = "berth.client"
 
 _SUMMARY_S = 2.0
-"""Seconds for which a summary is cached, so that polling pages do not load the database."""
+"""Seconds for which a summary is cached, so that polling pages do not burden the database."""
 _MAX_SUMMARIES = 512
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -182,7 +182,7 @@ class Gateway:
             self._streams.changed(keys)
 
     async def _reauthorize(self, name: str, client: ClientRequest) -> list[tuple[bytes, bytes]] | None:
-        """Return the current upstream headers for `client`, or `None` if nothing answers.
+        """Return the current upstream headers for `client`, or `None` if the app does not answer.
 
         Raises `EntryRefused`.
         """
@@ -218,9 +218,9 @@ class Gateway:
     async def _auth(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a forward-auth request.
 
-        Every request to a workspace waits for it, so the common case avoids objects. A response with status
-        200 carries the upstream headers (`_upstream_headers`) and the headers that replace the client's own.
-        The front door passes any other response to the client, regardless of its status.
+        Every request to a workspace waits for this answer, so the common case creates no objects. A response
+        with status 200 carries the upstream headers (`_upstream_headers`) and the headers that replace the
+        client's own. The front door passes any other response to the client, regardless of its status.
         """
         try:
             client = scope[_CLIENT] = forwarded_request(scope)
@@ -256,7 +256,7 @@ class Gateway:
         await send({"type": "http.response.body"})
 
     async def _route_headers(self, view: WorkspaceView, client: ClientRequest) -> list[tuple[bytes, bytes]]:
-        """Return the upstream headers; a long-lived connection is routed through this process.
+        """Return the upstream headers. They route long-lived connections through this process.
 
         Raises `ConnectionLimitReached`, `OSError`.
         """
@@ -333,7 +333,7 @@ class Gateway:
         return pages.redirect(following, status=303, headers={"set-cookie": self._cookie.set_header(cookie)})
 
     async def _signed_in(self, request: Request) -> Response:
-        """Confirm a new session to a person whose work is open in another tab."""
+        """Confirm a new session to a user whose app is open in another tab."""
         client = _remember_client(request, direct(request.scope))
         await self._access.enter(self._workspace(client), client)
         return pages.SIGNED_IN.response(html=client.navigation)
@@ -484,7 +484,7 @@ class _NotFound(Exception):
 class _Endpoint:
     """ASGI endpoint for every method. `failure` returns the response if `handler` raises.
 
-    It is a class because Starlette restricts function endpoints to GET and answers other methods in plain
+    This is a class because Starlette restricts function endpoints to GET and answers other methods in plain
     text.
     """
 

@@ -29,13 +29,13 @@ R = TypeVar("R")
 
 
 KEPT_S = 60.0
-"""Seconds for which a database connection of the gateway's thread is kept."""
+"""Seconds for which the gateway's thread keeps a database connection."""
 
 
 def _with_fresh_connection(ask: Callable[P, R]) -> Callable[P, R]:
-    """Wrap `ask` so that it runs on a usable connection; no Django request cycle takes care of that.
+    """Wrap `ask` to run on a usable database connection, as there is no Django request cycle here.
 
-    All calls run in one thread that persists, so its connection may persist too, although
+    All calls run in one persistent thread, so its connection can persist too, although
     `portal.settings.gateway` closes connections after each use. Opening a connection takes longer than most
     queries.
     """

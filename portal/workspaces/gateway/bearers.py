@@ -1,6 +1,6 @@
-"""Users of bearer tokens, cached from the portal's database.
+"""Finds the users of bearer tokens, and caches the results from the portal's database.
 
-A positive result is cached for `CACHED_S` from when it was requested, and until accounts change. Concurrent
+A positive result is cached for `CACHED_S` after the lookup began, unless accounts change earlier. Concurrent
 requests with one token share one lookup.
 """
 
@@ -22,10 +22,10 @@ _MAX_KEPT = 4096
 
 
 class BearerTokens:
-    """The tokens of one process. Not thread-safe: use it from one event loop.
+    """Token cache of one process. Not thread-safe: use it from one event loop.
 
-    `ask(token, name)` returns the user id of a token that may enter workspaces, or `None`. `memory` says
-    whether a change of accounts may be unread; its change handler calls `forget`.
+    `ask(token, name)` returns the user id of a token that may enter workspaces, or `None`. `memory` knows
+    whether a notification about changed accounts may be unread; its change handler calls `forget`.
     """
 
     def __init__(self, ask: AuthorizeBearer, memory: Memory) -> None:
@@ -49,7 +49,7 @@ class BearerTokens:
         return (user, left_s, busy) if left_s > 0 else None
 
     async def user(self, token: str, name: str) -> str | None:
-        """Return the user of a token, or `None`. Raises what `ask` raises."""
+        """Return the user of a token, or `None`. Raises the errors of `ask`."""
         if await self._memory.fresh():
             entry = self.cached(token, name)
             if entry is not None:
@@ -75,7 +75,7 @@ class BearerTokens:
         task = asyncio.current_task()
         try:
             user = await self._ask(token, name)
-            # Not if accounts have changed meanwhile, or a later lookup is pending.
+            # Do not cache the result if accounts have changed meanwhile, or a later lookup is pending.
             if self._lookups.get(key, (0.0, None))[1] is task:
                 self._keep(key, began, user)
             return user

@@ -1,9 +1,9 @@
-"""Records entries by token: who enters a workspace with which token, once per `PERIOD_S`.
+"""Records once per `PERIOD_S` who enters a workspace with which token.
 
 Programs send their token with each request, so entries that are already recorded have to be detected: in
 memory for `REMEMBERED_S`, else in Redis, which all processes share. An entry is recorded before its first
 request is admitted. If a process is killed while it records, its claim expires, and the next request is
-recorded instead. While Redis is full, each process records the entries that it does not remember.
+recorded instead. While Redis is full, each process records all entries that it does not remember.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class RecentEntries:
         self._redis = redis
         self._record = record
         self._remembered: dict[bytes, float] = {}
-        # Entries that this process records without a claim in Redis.
+        # Entries that this process recorded without a claim in Redis.
         self._recording: set[bytes] = set()
 
     async def note(self, token: str, name: str, client: ClientRequest) -> bool:
         """Record that `client` enters the workspace `name` with `token`, unless it is already recorded.
 
-        Another address is another entry. Returns `False` if the token may no longer enter. Raises
-        `RedisError`, `OSError`, `TimeoutError`, and what `record` raises: without a record there is no entry.
+        Each client address is a separate entry. Returns `False` if the token may no longer enter. Raises
+        `RedisError`, `OSError`, `TimeoutError` and the errors of `record`; the client may not enter then.
         """
         if self.remembers(token, name, client):
             return True
@@ -105,7 +105,7 @@ class RecentEntries:
     ) -> bool:
         """Record an entry while Redis is full, once per `PERIOD_S` in this process.
 
-        Redis still shows what was recorded before. Returns `False` if the token may no longer enter.
+        Redis still has the entries recorded before. Returns `False` if the token may no longer enter.
         """
         async with asyncio.timeout(STORE_TIMEOUT_S):
             previous = await self._redis.get(key)

@@ -22,7 +22,7 @@ from provisioning.endpoints import SOCKET_NAME
 PREFIX = "/.berth/files/"
 _KEY = "berth:gw:files:"
 _HOME_KEY = "berth:gw:homes:"
-"""Prefix of tickets by which a machine reads a whole home in several requests."""
+"""Prefix of tickets with which a machine reads a whole home in several requests."""
 _TICKET = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
@@ -53,7 +53,7 @@ def digest_of(ticket: str) -> str:
 def store_ticket(redis: Redis, ticket: str, transfer: Transfer, *, user_id: str, lifetime_s: int) -> None:
     """Allow one transfer with the ticket.
 
-    It is revoked with the user's other tickets. Raises `RedisError`.
+    The ticket is revoked with the user's other tickets. Raises `RedisError`.
     """
     key = _KEY + digest_of(ticket)
     pipe = redis.pipeline()

@@ -19,7 +19,7 @@ def check_external_name(name: str) -> str:
 
 
 def workspace_uuid(external_name: str) -> str:
-    """Return the UUID, with hyphens, that `external_name` was made from."""
+    """Return the workspace's UUID, with hyphens, from its `external_name`."""
     return str(uuid.UUID(hex=check_external_name(external_name)[3:]))
 
 
@@ -72,7 +72,7 @@ def local_path(target: str, default: str = "/") -> str:
         return default
     if parts.scheme or parts.netloc:
         return default
-    # A path that is normalised to `//host` on the way must not leave the origin either.
+    # A path that a proxy normalises to `//host` must not leave the origin either.
     if re.match(r"/(\.{1,2}/|%2e)*/", target, re.IGNORECASE):
         return default
     return quote(target, safe="/?#%&=+:;,@!$'()*~[]-._")

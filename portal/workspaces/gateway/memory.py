@@ -3,7 +3,7 @@
 A separate connection tracks all keys of some prefixes (`CLIENT TRACKING` in broadcasting mode). Redis
 notifies it when a key is changed, expires or is evicted, and this process drops the value. Repeated requests
 therefore need no round trip. A revoked right takes effect with the write that revokes it: Redis sends the
-notification together with its answer to the writer, and nothing is answered from memory while a notification
+notification before it answers the writer, and this process answers nothing from memory while a notification
 is unread (`fresh`).
 
 Without that connection nothing is cached, and every request reads from Redis.
@@ -101,7 +101,7 @@ class Memory:
         return entry[1], left_s
 
     def mark(self) -> int:
-        """Return a marker for `store`, to be taken before Redis is read."""
+        """Return a marker for `store`. Call it before reading from Redis."""
         return self._changes
 
     def store(self, key: str, value: Any, *, for_s: float, mark: int) -> None:

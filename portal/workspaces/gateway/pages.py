@@ -1,7 +1,7 @@
-"""Responses of the gateway itself: small pages for people, problem documents for programs and open tabs.
+"""The gateway's own responses: small pages for people, problem documents for programs and open tabs.
 
-The pages of an app request its files and kernels themselves. JupyterLab and others show the `message` of a
-JSON error, so each problem document has one: what happened and what to do.
+An open app requests files and kernels in the background. JupyterLab and other apps show the `message` of a
+JSON error, so each problem document has one that says what happened and what to do.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def state_notice(name: str, state: str, page_url: str) -> Notice:
 
 
 def service_worker_notice() -> Notice:
-    """Reply to a service worker script. An installed one would survive into the next start."""
+    """Reply to a request for a service worker script. An installed one would survive the next start."""
     return Notice(
         403,
         "service_worker_refused",
@@ -173,7 +173,7 @@ def service_worker_notice() -> Notice:
 
 
 def connections_notice() -> Notice:
-    """Reply when a workspace has too many open WebSockets and event streams."""
+    """Reply if a workspace has too many open WebSockets and event streams."""
     return Notice(
         429,
         "too_many_connections",
@@ -208,7 +208,7 @@ def foreign_origin_notice(page_url: str) -> Notice:
 
 
 def forbidden_notice(portal_url: str) -> Notice:
-    """Reply for a workspace that does not exist or belongs to another user, so that the two look alike."""
+    """Return the same reply for a missing workspace and for another user's, so that they look alike."""
     return Notice(
         403,
         "forbidden",

@@ -1,9 +1,9 @@
 """Creates passes for the front door (`portal.common.passes`) and removes them.
 
-A pass is valid while everything it depends on is in memory; when memory learns that a key changed, the passes
-of that key end. Failures end passes too. Each second needs its own link, which is created ahead and only
-while no Redis notification is unread. A process that is dead, stopped or hung, or that has lost Redis,
-therefore admits no request after 2 seconds.
+A pass is valid while everything it depends on is in memory; when a key changes, the passes that depend on it
+end. Failures end passes too. Each second needs its own link, which the process creates ahead, and only while
+no Redis notification is unread. The passes of a process that has died, hangs or has lost Redis therefore
+admit no request after 2 seconds.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LONGEST_S = 10.0
-"""Maximum lifetime of a pass in seconds. After it, forward-auth sees the session again and renews it."""
+"""Maximum lifetime of a pass in seconds. The next request uses forward-auth, which renews the session."""
 BEAT_S = 0.4
 RETRY_S = 0.05
 BROKEN_S = 5.0
 MAX_HELD = 4096
 MAX_PER_WORKSPACE = 32
 _PRIVATE, _SHARED = 0o700, 0o750
-"""Modes of the folders."""
+"""Permissions of the folders."""
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +66,8 @@ class Passes:
     """The passes of this process, in a folder below `folder/key`.
 
     Not thread-safe: use it from one event loop. `fresh` returns whether all changes reported by Redis are
-    processed. With `shared`, the group of this process can read them, because the front door is a separate
-    user there (docs/adr/0076-door-account.md).
+    processed. With `shared`, the group of this process can read them, for a front door that runs as a
+    separate user (docs/adr/0076-door-account.md).
     """
 
     def __init__(
@@ -215,11 +215,11 @@ class Passes:
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             status = os.fstat(folder)
-            opened = status.st_mode & 0o077 & ~self._mode
-            foreign = status.st_uid != os.geteuid() or (
+            is_accessible_to_others = status.st_mode & 0o077 & ~self._mode
+            is_foreign = status.st_uid != os.geteuid() or (
                 self._mode != _PRIVATE and status.st_gid != os.getegid()
             )
-            if foreign or opened:
+            if is_foreign or is_accessible_to_others:
                 raise PermissionError(errno.EPERM, "is not this user's alone", str(self._folder))
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self._key, self._mode, dir_fd=folder)

@@ -1,6 +1,6 @@
-"""Publishes workspaces to the gateway: where they answer, who may enter, and their upstream secret.
+"""Publishes workspaces to the gateway: address, permitted users and upstream secret.
 
-Redis may lose all of this data: the gateway then resolves it from the database.
+If Redis loses this data, the gateway reads it from the database.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _pause_passes() -> None:
 
 
 def resolve(external_name: str) -> WorkspaceView | None:
-    """Return the view of a workspace from the database, for when Redis has none."""
+    """Return the view of a workspace from the database. Used if Redis has none."""
     workspace = _by_external_name(external_name)
     return view_of(workspace) if workspace is not None else None
 
@@ -184,8 +184,8 @@ def resolve(external_name: str) -> WorkspaceView | None:
 def authorize_bearer(secret: str, _external_name: str) -> str | None:
     """Return the user id of an API token with the scope for everything or `workspaces:connect`, else `None`.
 
-    The gateway then checks whether this user may enter the workspace. It answers 403 if not, because the
-    token itself is valid.
+    The gateway then checks whether this user may enter the workspace. If not, the answer is 403 instead of
+    401, because the token itself is valid.
     """
     connecting = _connecting(secret)
     return str(connecting[0].pk) if connecting is not None else None

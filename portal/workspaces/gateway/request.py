@@ -1,4 +1,4 @@
-"""A client's request as the gateway judges it, and the policies that depend on the request alone."""
+"""A client's request, and the rules that depend on the request alone."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class ClientRequest:
 
     @property
     def websocket(self) -> bool:
-        """Whether it is a WebSocket handshake.
+        """Whether this is a WebSocket handshake.
 
-        Forward-auth gets no hop-by-hop headers, so its other headers decide.
+        Forward-auth requests lack hop-by-hop headers, so other headers decide.
         """
         return "sec-websocket-key" in self.headers or "sec-websocket-version" in self.headers
 
@@ -89,7 +89,7 @@ class ClientRequest:
         return token if 0 < len(token) <= _MAX_TOKEN and token.isascii() and token.isprintable() else ""
 
     def session_cookies(self, name: str) -> list[str]:
-        """Return the distinct values of the session cookie. Other hosts of the domain may add values."""
+        """Return the distinct values of the session cookie. Other hosts of the domain can set it too."""
         cookies: list[str] = []
         for pair in self._cookie_pairs():
             key, _, value = pair.partition("=")
@@ -107,7 +107,7 @@ class ClientRequest:
         return [pair for pair in pairs if pair]
 
     def foreign(self, scheme: str) -> bool:
-        """Return whether a page of another origin sent this request and could act or embed by it.
+        """Return whether a page of another origin sent this request to act on the workspace or to embed it.
 
         To a browser, workspaces of one domain are the same site, so SameSite does not separate them.
         """

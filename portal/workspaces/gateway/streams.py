@@ -1,8 +1,8 @@
 """Long-lived connections, which are closed once the client may no longer enter the workspace.
 
-Forward-auth runs only when a connection is made, so a WebSocket or an event stream would never be checked
-again. The front door therefore routes such a request through this process: it gets a single-use token,
-presents it at a socket of this process, and is routed back to itself with
+Forward-auth runs only when a client connects, so a WebSocket or an event stream would never be checked again.
+The front door therefore routes such a request through this process: forward-auth returns a single-use token,
+which the front door presents at a socket of this process. The request goes back to the front door with
 `portal.common.front_door.ONWARD_HEADER`, which leads to the workspace. This process only forwards bytes. It
 checks authorization again when Redis reports a relevant change, and periodically, because a token may expire
 without a notification.
@@ -28,7 +28,7 @@ from portal.workspaces.gateway.request import ClientRequest
 UpstreamHeaders = list[tuple[bytes, bytes]]
 """Upstream headers of a workspace."""
 Reauthorize = Callable[[str, ClientRequest], Awaitable[UpstreamHeaders | None]]
-"""Returns the current upstream headers of a client for a workspace name, or `None` if nothing answers.
+"""Returns a client's current upstream headers for a workspace name, or `None` if its app does not answer.
 
 Raises `EntryRefused`.
 """
@@ -73,7 +73,7 @@ class _Connection:
 
     @property
     def group(self) -> tuple[object, ...]:
-        """Connections of one group are checked together.
+        """The key of connections that are checked together.
 
         They differ only in their origins, which do not change.
         """
@@ -299,7 +299,7 @@ class Streams:
 
 
 class _Side(asyncio.Protocol):
-    """One of two sides of a connection. Data goes to the other side, with backpressure."""
+    """One of the two sides of a connection. Forwards data to the other side, with backpressure."""
 
     transport: asyncio.Transport
 
@@ -340,7 +340,7 @@ class _Side(asyncio.Protocol):
 
 
 class _ClientSide(_Side):
-    """The client's side, through the front door. It first receives the head of the request."""
+    """The client's side, through the front door. First receives the head of the request."""
 
     def __init__(self, streams: Streams) -> None:
         super().__init__(streams)

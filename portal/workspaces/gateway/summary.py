@@ -1,7 +1,7 @@
 """The summary of a workspace for its own notebook: `/.berth/workspace` on the workspace's host.
 
-JupyterLab's extension reads it (`provisioning/agent/jupyter`). All who may enter the workspace can read
-it, and so can every page that it serves. It contains no data of other people and permits no action.
+JupyterLab's extension reads it (`provisioning/agent/jupyter`). Everyone who may enter the workspace and every
+page of its app can read the summary, so it contains no data about other people.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from portal.workspaces.homes import limits as home_limits
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.presenters import preempted_for
-from portal.workspaces.troubles import problem_sentence
+from portal.workspaces.problems import problem_sentence
 
 
 def summary_of(external_name: str) -> dict[str, Any] | None:
     """Return state, usage and messages of the workspace, or `None` if it does not exist.
 
-    `memory` is in MiB; figures missing in the last heartbeat are `None`. `messages` have a `tone` (`bad` or
-    `wait`), a `text`, and `at`: the time that the text refers to (ISO 8601), or `None`.
+    `memory` is in MiB; figures missing in the last heartbeat are `None`. Each of the `messages` has a `tone`
+    (`bad` or `wait`), a `text`, and `at`, the time that the text refers to (ISO 8601) or `None`.
     """
     workspace = (
         Workspace.objects.select_related("team", "owner", "status", "preemption")
@@ -51,7 +51,7 @@ def summary_of(external_name: str) -> dict[str, Any] | None:
 
 
 def messages_about(workspace: Workspace) -> list[dict[str, str | None]]:
-    """Return the messages for a person who works in the workspace, most urgent first."""
+    """Return the messages for users of the workspace, most urgent first."""
     messages: list[dict[str, str | None]] = []
 
     def say(tone: str, text: str, at: str | None = None) -> None:
@@ -63,7 +63,7 @@ def messages_about(workspace: Workspace) -> list[dict[str, str | None]]:
         say("bad", text % {"cause": cause}, notice.preempt_at.isoformat())
     lost = memory_kills.last_report(workspace)
     if lost is not None and timezone.now() - lost.at < memory_kills.SHOWN_IN_APP_FOR:
-        # The gateway has no scheduler: it shows what was calculated when the program ended.
+        # The gateway has no scheduler, so it shows the size calculated when the program was killed.
         larger = _("Larger size that was free then: %(size)s.") % {"size": lost.larger} if lost.larger else ""
         say("bad", " ".join(filter(None, (lost.message, larger))), lost.at.isoformat())
     home = home_limits.note_of(workspace)
@@ -78,6 +78,6 @@ def messages_about(workspace: Workspace) -> list[dict[str, str | None]]:
     for banner in banners_for(workspace.owner):
         if banner.kind == AnnouncementKind.WARNING:
             say("wait", banner.text)
-    if trouble := problem_sentence(workspace):
-        say("wait", trouble)
+    if problem := problem_sentence(workspace):
+        say("wait", problem)
     return messages

@@ -1,4 +1,4 @@
-"""One-time tickets, and the sessions on a workspace's origin that they are exchanged for.
+"""One-time tickets, which clients exchange for sessions on a workspace's origin.
 
 Redis holds only SHA-256 digests of tickets and cookie values, so reading it grants no access. Tickets and
 sessions are indexed by workspace and by user, so that a revoked right ends them at once. Every step that has
@@ -90,7 +90,7 @@ class CookiePolicy:
     def set_header(self, value: str, *, max_age_s: int = SESSION_MAX_S) -> str:
         """Return the Set-Cookie header.
 
-        It has no Domain attribute, so other workspaces never see the cookie.
+        The header has no Domain attribute, so other workspaces never see the cookie.
         """
         secure = "; Secure" if self.secure else ""
         return f"{self.name}={value}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Lax{secure}"
@@ -191,9 +191,9 @@ async def end(redis: AsyncRedis, cookie: str) -> None:
 
 
 def renewal_s(session: Session, ttl_s: int, now: float) -> int:
-    """Return the new lifetime of a session in use in seconds, or 0 to leave it unchanged.
+    """Return the new lifetime of an active session in seconds, or 0 to leave it unchanged.
 
-    A session slides to `SESSION_TTL_S`, in steps that keep most requests free of writes, and never beyond
+    Sessions are extended to `SESSION_TTL_S` in steps, so that most requests write nothing, but end at most
     `SESSION_MAX_S` after the ticket was exchanged.
     """
     longest = int(session.since + SESSION_MAX_S - now)

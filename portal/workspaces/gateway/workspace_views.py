@@ -44,9 +44,10 @@ return 1
 class WorkspaceView:
     """A workspace as forward-auth sees it.
 
-    `state` is the lifecycle state in lower case. `user_ids` may enter. `upstream_headers` are set on each
-    request to the app: only `Authorization` and `Cookie`. `service_workers` allows its pages to install
-    service workers. `revision` grows with every change of the row; a lower one never replaces a higher one.
+    `state` is the lifecycle state in lower case. `user_ids` are the users who may enter. `upstream_headers`
+    are set on each request to the app: only `Authorization` and `Cookie`. `service_workers` allows its pages
+    to install service workers. `revision` grows with every change of the row; a lower revision never replaces
+    a higher one.
 
     `socket` is the name of the workspace's Unix socket: on this machine or, with `gateway` (`host:port`) and
     `node` (its name), behind the gateway of another machine. Without a socket, `endpoint` is an http(s) URL
@@ -124,9 +125,9 @@ def drop(redis: Redis, external_name: str) -> None:
 
 
 async def heal(redis: AsyncRedis, view: WorkspaceView) -> None:
-    """Store a view that was resolved because the key was missing. A view written meanwhile is kept.
+    """Store a view that was missing in Redis, unless another process has written it meanwhile.
 
-    If Redis is full, nothing is stored, so that people can still enter with their sessions.
+    If Redis is full, nothing is stored, so that users can still enter with their sessions.
     """
     with suppress(OutOfMemoryError):
         await redis.set(key(view.external_name), encode(view), ex=VIEW_TTL_S, nx=True)

@@ -25,7 +25,7 @@ LOOKS = {
 
 @dataclass(frozen=True, slots=True)
 class ArchiveRow:
-    """An archive: `about` is its content, `progress` that of its job, `trouble` its problem.
+    """An archive: `about` is its content, `progress` that of its job, `problem` why the job waits or failed.
 
     `away` means that the archive and the home are on different nodes.
     """
@@ -36,7 +36,7 @@ class ArchiveRow:
     about: str
     progress: str
     percent: int
-    trouble: str
+    problem: str
     away: bool
     may_restore: bool
     may_cancel: bool
@@ -76,7 +76,7 @@ def _row(archive: HomeArchive, node_name: str, home_bytes: int, quiet: bool) -> 
         about=_about(archive),
         progress=progress,
         percent=done * 100 // total if is_measured else 0,
-        trouble=problem_text(archive),
+        problem=problem_text(archive),
         away=away,
         # An archive that is the only copy is restored and deleted on the page of homes.
         may_restore=ready and quiet and not away and archive.away_at is None,
@@ -113,7 +113,7 @@ def _about(archive: HomeArchive) -> str:
 
 
 def refusal(workspace: Workspace) -> str:
-    """Return why no archive can be created or restored now, or an empty string."""
+    """Return why archives cannot be created or restored now, or an empty string."""
     reason = home_archives.archiving_obstacle(workspace)
     return sentence_of(reason) if reason is not None else ""
 

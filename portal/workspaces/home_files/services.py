@@ -48,7 +48,7 @@ FORMS = ("file", "zip", "tar")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file, folder, link or something `other`. `name` is for display, `path` identifies it in requests."""
+    """A file, folder, link or other entry. `name` is for display, `path` identifies the entry in requests."""
 
     name: str
     path: str
@@ -59,7 +59,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One page of a folder; `total` counts all of its entries."""
+    """One page of a folder; `total` counts all entries of the folder."""
 
     path: str
     entries: tuple[Entry, ...]
@@ -82,7 +82,7 @@ def make_folder(*, actor: User, workspace: Workspace, path: str) -> None:
 
 
 def rename(*, actor: User, workspace: Workspace, path: str, to: str) -> None:
-    """Rename or move a file or folder; nothing is replaced. Raises the exceptions of `_ask`."""
+    """Rename or move a file or folder. Never replaces an existing one. Raises the exceptions of `_ask`."""
     _ask(actor, workspace, "rename", path=path, to=_check_path(to))
 
 
@@ -121,7 +121,7 @@ def page_origin() -> str:
 
 
 def page_url(workspace: Workspace, path: str = "") -> str:
-    """Return the URL of a folder's page. It has a query string, so parameters can be appended."""
+    """Return the URL of a folder's page. The URL has a query string, so parameters can be appended."""
     return f"{reverse('home_files:list', args=[workspace.pk])}?path={quote(path, safe='')}"
 
 
@@ -200,7 +200,7 @@ def _transfer(actor: User, workspace: Workspace, lifetime_s: int, **order: Any) 
 
 
 def _room_bytes(workspace: Workspace, node: str) -> int:
-    """Return how much the home may grow in bytes, by its last measurement."""
+    """Return by how many bytes the home may grow, according to its last measurement."""
     room = home_limits.room_mib(workspace.owner_id, workspace.team_id, node)
     return UNLIMITED if room is None else room << 20
 
@@ -217,7 +217,7 @@ def _place(actor: User, workspace: Workspace) -> tuple[Pool, str]:
 
 
 def _ask(actor: User, workspace: Workspace, do: str, **arguments: Any) -> dict[str, Any]:
-    """Return the answer of the home's server.
+    """Call the home's file server and return its answer.
 
     Raises `NotAllowed` (not the owner), `StateConflict` (no home, or a conflict with existing files),
     `NotFound`, `InvalidInput` (a path or name) and `Unavailable` (the node does not answer).
@@ -251,12 +251,12 @@ def _ask(actor: User, workspace: Workspace, do: str, **arguments: Any) -> dict[s
 
 
 def refusals() -> dict[str, str]:
-    """Return the texts for failed uploads, by the code of the home's server; `NAME` is a placeholder."""
+    """Return the error texts for uploads, by the file server's error code; `NAME` is a placeholder."""
     return {code: refusal(code, "NAME").sentence for code in _UPLOADS}
 
 
 def refusal(code: str, name: str) -> PortalError:
-    """Return the portal's exception for an error of the home's server."""
+    """Return the portal's exception for an error code of the file server."""
     reason = Reason(_CODES.get(code, FileCode.FAILED), {"name": name_of(name[:300])})
     if reason.code == FileCode.NOT_FOUND:
         return NotFound(reason)

@@ -94,7 +94,7 @@ def file_list(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 
 
 def _report_upload(request: SignedInRequest) -> None:
-    """Report the result of an upload, from the query of the URL that the browser was redirected to."""
+    """Show the result of an upload as a message, from the query string of the redirect."""
     saved, refused = request.GET.get("saved", ""), request.GET.get("refused", "")
     if saved.isascii() and saved.isdecimal() and len(saved) < 6 and int(saved):
         count = int(saved)

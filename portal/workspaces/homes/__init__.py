@@ -1,1 +1,1 @@
-"""Home folders: where they are stored, and their moves, archives, evacuations, deletions and limits."""
+"""Home folders: their locations, moves, archives, evacuations, deletions and limits."""

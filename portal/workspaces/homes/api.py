@@ -1,4 +1,4 @@
-"""REST API of lost home folders, and of the losses when a machine is removed."""
+"""REST API of lost home folders, and of what users lose when a machine is removed."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class LostHomeViewSet(ListViewSet):
 
 
 class LossesSerializer(serializers.Serializer[machine_removal.RemovalLosses]):
-    """Losses from deleting a machine. Its workspaces may still be running there."""
+    """What users lose when a machine is deleted. Workspaces may still be running there."""
 
     machine = serializers.CharField(
         source="machine.name", help_text="Name of the machine: the value for `confirm`."

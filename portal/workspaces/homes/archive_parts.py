@@ -1,4 +1,4 @@
-"""Operations shared by all modules that handle archives of homes."""
+"""Operations shared by the modules that handle home archives."""
 
 from __future__ import annotations
 
@@ -45,8 +45,10 @@ def begin_restore(archive: HomeArchive, actor: User | SystemActor) -> None:
 
 def begin_delete(archive: HomeArchive) -> None:
     """Start deleting a locked archive. Raises `StateConflict` while a job holds the home."""
-    others = HomeArchive.objects.filter(owner=archive.owner_id, team=archive.team_id, pool=archive.pool_id)
-    if others.filter(open=True).exists():
+    archives_of_home = HomeArchive.objects.filter(
+        owner=archive.owner_id, team=archive.team_id, pool=archive.pool_id
+    )
+    if archives_of_home.filter(open=True).exists():
         raise conflict(ArchiveCode.BEING_WORKED_ON)
     archive.state, archive.open, archive.job = HomeArchiveState.DELETING, True, uuid.uuid4().hex
     archive.reason, archive.failures, archive.next_at = {}, 0, timezone.now()
@@ -72,7 +74,7 @@ def require_free(owner_id: UUID, team_id: UUID, pool: Pool, node: Node, *, resto
     if node.retired or not home_use.is_node_trusted(pool, node.name):
         raise conflict(ArchiveCode.NODE_GONE, node=node.name)
     home_filter = {"owner": owner_id, "team": team_id, "pool": pool}
-    # This includes jobs for the home in another pool.
+    # Also checks jobs for the user's home in other pools.
     home_use.require_not_in_transfer(owner_id, team_id)
     if not restores:
         home_use.require_not_archived(owner_id, team_id, pool, node.name)

@@ -1,10 +1,10 @@
-"""Archives of home folders: creation, restore and deletion on the home's node, for its owner only.
+"""Creates, restores and deletes home archives on the home's node, for the owner of the home only.
 
 A process in the sandbox of the home's owner creates an archive (`provisioning/drivers/local/home_archives`).
 Commands are sent under leases and answered with progress, so a crash costs at most one command. While an
 archive is created or restored, workspaces of the owner cannot start there and files of the home cannot
-change. A restored home replaces the old one at once when it is complete; until then nothing changes, whatever
-fails.
+change. A restored home replaces the old one only once it is complete; if the restore fails before that,
+nothing changes.
 
 When the home is moved, an archive stays on its node and can be restored only there.
 """
@@ -89,7 +89,7 @@ def archive_of_home(actor: User, workspace: Workspace, archive_id: UUID) -> Home
 
 
 def archiving_obstacle(workspace: Workspace) -> Reason | None:
-    """Return why the home cannot be archived or restored now, if known without asking the node."""
+    """Return why the home cannot be archived or restored now. Does not ask the node."""
     location = home_places.node_of(workspace)
     if location is None:
         return Reason(FileCode.HOME_NOWHERE)
@@ -188,9 +188,9 @@ def cancel_all(**homes: Any) -> None:
 
 
 def _lock_home(actor: User, workspace: Workspace, *, restores: bool = False) -> tuple[Pool, Node]:
-    """Return pool and node of the home, locked against new moves and archives. Raises like `create`.
+    """Return the home's pool and node, locked against new moves and archives. Raises the errors of `create`.
 
-    A home that is archived away can only be restored.
+    If the only copy of the home is an archive, the home can only be restored.
     """
     policies.require_home(actor, workspace)
     location = home_places.node_of(workspace)
@@ -213,12 +213,12 @@ def _lock_home(actor: User, workspace: Workspace, *, restores: bool = False) -> 
 def _counted_archives(owner_id: UUID, team_id: UUID) -> QuerySet[HomeArchive]:
     """Return the archives that count towards the limits of number and size."""
     excluded = Q(state=HomeArchiveState.FAILED) | Q(node=None) | Q(node__retired=True)
-    excluded |= Q(empties=True) | Q(away_at__isnull=False)  # they replace the home
+    excluded |= Q(empties=True) | Q(away_at__isnull=False)  # archives that replace the home do not count
     return HomeArchive.objects.filter(owner=owner_id, team=team_id).exclude(excluded)
 
 
 def room_bytes(archive: HomeArchive) -> int:
-    """Return the maximum size of this archive: all archives together may take as much as one home."""
+    """Return the maximum size of this archive in bytes: all archives together may be as large as one home."""
     if not settings.BERTH_HOME_LIMIT_MIB or archive.empties:
         return UNLIMITED
     others = _counted_archives(archive.owner_id, archive.team_id).exclude(pk=archive.pk)
@@ -241,7 +241,7 @@ def due_archives() -> QuerySet[HomeArchive]:
 
 
 def sweep() -> int:
-    """Send a command for each archive that is due, with at most one active archive per node."""
+    """Send a command for each due archive. At most one archive per node is active at a time."""
     away_homes.restore_awaited_homes()
     now = timezone.now()
     working = HomeArchive.objects.filter(open=True, state__in=ACTIVE_ARCHIVES, lease_expires_at__gt=now)
@@ -316,7 +316,7 @@ def _send_command(archive: HomeArchive, node: Node) -> None:
 
 
 def apply(answer: HomeArchived) -> bool:
-    """Apply an answer of a node. Returns `False` if it is stale and was dropped."""
+    """Apply a node's answer. Returns `False` if it is stale and was dropped."""
     try:
         key = UUID(answer.archive)
     except ValueError:
@@ -333,7 +333,7 @@ def apply(answer: HomeArchived) -> bool:
         elif answer.refused:
             _fail(archive, _refusal(archive, answer))
         elif answer.failure is not None:
-            _record_trouble(archive, answer)
+            _record_failure(archive, answer)
         elif answer.done:
             archive.failures, archive.reason = 0, {}
             _finish_restoring(archive) if answer.do is ArchiveCommand.RESTORE else _finish_making(
@@ -395,7 +395,7 @@ def _note_restored(archive: HomeArchive) -> None:
 
 
 def _refusal(archive: HomeArchive, answer: HomeArchived) -> Reason:
-    """Return the reason for a refusal by the node."""
+    """Return the reason why the node refused the command."""
     node = {"node": archive.node_name}
     match answer.refused:
         case "disk_full":
@@ -411,7 +411,7 @@ def _refusal(archive: HomeArchive, answer: HomeArchived) -> Reason:
     return Reason(ArchiveCode.REPORTED, {"code": answer.refused, "text": answer.refused})
 
 
-def _record_trouble(archive: HomeArchive, answer: HomeArchived) -> None:
+def _record_failure(archive: HomeArchive, answer: HomeArchived) -> None:
     failure = answer.failure
     assert failure is not None
     reason = Reason(ArchiveCode.REPORTED, {"code": failure.code, "text": strip_nul(failure.message)[:1000]})
@@ -445,7 +445,7 @@ def _fail(archive: HomeArchive, reason: Reason) -> None:
 
 
 def _apply_cleanup(archive: HomeArchive, answer: HomeArchived) -> None:
-    """Apply an answer about a cleanup."""
+    """Apply the answer to a cleanup command."""
     ready = archive.state == HomeArchiveState.READY and not archive.empties
     if answer.placed and archive.restored_at is None and ready:
         # The restored home was already in place when the restore was cancelled.
@@ -465,7 +465,7 @@ def _apply_cleanup(archive: HomeArchive, answer: HomeArchived) -> None:
 
 
 def _without_node(archive: HomeArchive) -> None:
-    """End the job because the node has left; nothing can be done there."""
+    """End the job, because the node has left or is no longer trusted."""
     if archive.state == HomeArchiveState.EMPTYING:
         away_homes.end_unchanged(archive, Reason(ArchiveCode.NODE_GONE, {"node": archive.node_name}))
     elif archive.active:

@@ -1,9 +1,9 @@
-"""Homes that are archived away: archived and then emptied, until they are restored or deleted.
+"""Homes whose only copy is an archive: the home is archived and emptied, and can later be restored.
 
 An archive that `empties` is created like any other. When it has been verified, the node replaces the home by
-an empty one in a single rename, but only if nothing in the home is newer than the archive. The home is held
-until the node reports which of the two is in place. From then on (`away_at`) the archive is the only copy:
-nothing starts before it is restored, and only `delete_only_copy` deletes it.
+an empty one in a single rename, but only if nothing in the home is newer than the archive. The home is locked
+until the node reports which of the two homes is in place. From then on (`away_at`) the archive is the only
+copy: no workspace starts before the home is restored, and only `delete_only_copy` deletes the archive.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from provisioning.version import VERSION, is_compatible
 RETRY_STEP_S = 10
 MAX_RETRY_S = 60
 MAX_FAILURES = 20
-"""Failed commands to empty the home before it is left as it is."""
+"""Failed commands to empty the home before the job ends with the home unchanged."""
 RETRY_AFTER = timedelta(hours=1)
-"""Time after a failed restore until it is retried for a waiting workspace."""
+"""Delay before a failed restore is retried for a waiting workspace."""
 MAX_REASON = 200
 AT_ONCE = 50
 
@@ -78,7 +78,7 @@ def begin(*, place_id: int) -> HomeArchive:
 
     Raises `NotFound`, and `StateConflict` while the home is in use or a job holds it.
     """
-    # Any placement from here on sees the archive.
+    # Placements see the archive from here on.
     PlacementLock.hold()
     place = _place(place_id)
     if not home_places.has_separate_homes(place.pool):
@@ -183,7 +183,7 @@ def begin_emptying(archive: HomeArchive) -> None:
 
 
 def leave_home(archive: HomeArchive, reason: Reason | None) -> None:
-    """Ask the node to leave the home as it is, if it is not empty yet. The home is held until it answers."""
+    """Ask the node to leave a home that it has not emptied yet. Locks the home until the node answers."""
     if not archive.left:
         archive.left, archive.failures = True, 0
     archive.reason = reason.as_json() if reason is not None else archive.reason
@@ -193,7 +193,7 @@ def leave_home(archive: HomeArchive, reason: Reason | None) -> None:
 
 
 def apply_emptying_answer(archive: HomeArchive, answer: HomeArchived) -> None:
-    """Apply an answer about a home that is being emptied or left as it is."""
+    """Apply the answer to a command that empties a home or leaves it unchanged."""
     if answer.placed:
         _record_emptied(archive)
     elif answer.refused and answer.do is ArchiveCommand.EMPTY:
@@ -278,7 +278,7 @@ def _restore_needed(archive_id: UUID) -> bool:
             if archive.open or archive.node is None:
                 return False
             require_free(archive.owner_id, archive.team_id, archive.pool, archive.node, restores=True)
-            # The owner requested the restore by starting a workspace.
+            # The owner requested the restore when they started a workspace.
             begin_restore(archive, archive.owner)
             return True
     except PortalError:

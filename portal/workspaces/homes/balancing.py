@@ -1,7 +1,7 @@
-"""Moves of homes in quiet hours, so that no node of a pool has much more load of homes than another.
+"""Moves homes in quiet hours to balance the expected load of a pool's nodes.
 
-Users start where their homes are. If the homes on a node need more than it has, their users wait while other
-nodes are free. A start moves its home only once its user waits; these moves come before that.
+Workspaces start where their homes are. If the homes on a node need more capacity than the node has, users
+wait while other nodes are free. Starts also move homes, but only after a user has had to wait.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from portal.workspaces.models import HomeMove, HomeMoveState, HomePlace
 from portal.workspaces.models.homes import HOME_USE_MEAN_S
 
 FULL = 500
-"""Load of homes from which a node gives homes away, in 1/1000 of the node."""
+"""Home load above which homes are moved away from a node, in 1/1000 of the node's capacity."""
 MIN_GAIN = 100
-"""By how much a move lowers the larger load of both nodes, in 1/1000. Loads that drift move nothing back."""
+"""Minimum decrease of the higher of both loads, in 1/1000, so that small changes move no home back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A move of a home that balances two nodes. `gain` is in 1/1000 of a node."""
+    """A home move that balances two nodes. `gain` is in 1/1000 of a node."""
 
     place_id: int
     target: str
@@ -41,7 +41,7 @@ class Move:
 
 
 def sweep(now: datetime | None = None) -> int:
-    """Start at most one move in each pool, in the hours of `BERTH_BALANCE_HOMES_HOURS`. Returns how many."""
+    """Start up to one move per pool in the hours of `BERTH_BALANCE_HOMES_HOURS`. Returns their number."""
     now = now or timezone.now()
     if now.hour not in settings.BERTH_BALANCE_HOMES_HOURS:
         return 0
@@ -58,24 +58,24 @@ def _balance(pool: Pool, now: datetime) -> bool:
             with transaction.atomic():
                 moves.begin(place_id=move.place_id, node=move.target, actor=SYSTEM)
         except (StateConflict, InvalidInput, NotFound):
-            # It was used, archived or moved meanwhile.
+            # The home has been used, archived or moved meanwhile.
             continue
         return True
     return False
 
 
 def best_moves(pool: Pool, now: datetime) -> list[Move]:
-    """Return the moves from the fullest node to the emptiest one, those with the largest gain first.
+    """Return possible moves from the fullest node to the emptiest one, largest gain first.
 
-    Moves only homes that a start would also move automatically. A node to which a move has failed within
-    `places.PAUSE` gets none.
+    Only homes that a start would also move automatically are considered. Nodes to which a move failed within
+    `places.PAUSE` are excluded.
     """
     nodes = {node.pk: node for node in moves.target_nodes(pool)}
-    failed = HomeMove.objects.filter(
+    failed_targets = HomeMove.objects.filter(
         pool=pool, state=HomeMoveState.FAILED, ended_at__gt=now - places.PAUSE
     ).values_list("target_id", flat=True)
     loads = _loads(nodes)
-    targets = [pk for pk in loads if pk not in set(failed)]
+    targets = [pk for pk in loads if pk not in set(failed_targets)]
     if not targets:
         return []
     source, target = max(loads, key=lambda pk: loads[pk]), min(targets, key=lambda pk: loads[pk])
@@ -93,20 +93,20 @@ def best_moves(pool: Pool, now: datetime) -> list[Move]:
 
 
 def _loads(nodes: Mapping[UUID, Node]) -> dict[UUID, int]:
-    """Return the load of the homes on each node, in 1/1000 of the node."""
+    """Return each node's home load, in 1/1000 of the node's capacity."""
     used, devices = load.by_node(Q(node__in=nodes)), _devices(nodes)
     return {pk: _relative(used.get(pk, (0, 0)), node, devices) for pk, node in nodes.items()}
 
 
 def _devices(nodes: Iterable[UUID]) -> dict[UUID, int]:
-    """Return the number of devices of each node, with MIG instances instead of partitioned GPUs."""
+    """Return the number of devices per node, counting MIG instances instead of partitioned GPUs."""
     split = Device.objects.filter(node=OuterRef("node"), parent_uuid=OuterRef("uuid"), present=True)
     rows = Device.objects.filter(~Exists(split), node__in=nodes, present=True).order_by()
     return dict(rows.values_list("node_id").annotate(Count("pk")))
 
 
 def _relative(use: load.Use, node: Node, devices: Mapping[UUID, int]) -> int:
-    """Return an average use as a share of the node, in 1/1000."""
+    """Return the average use relative to the node's capacity, in 1/1000."""
     gpu_milli, cpu_milli = use
     return relative_load(gpu_milli, cpu_milli, devices=devices.get(node.pk, 0), node_cpu_milli=node.cpu_milli)
 

@@ -1,9 +1,9 @@
-"""Home folders of deleted accounts, which are kept or deleted on their nodes, and of deleted teams.
+"""Deletes the home folders of deleted teams and, if requested, of deleted accounts.
 
 A home belongs to a user in a team and exists on every node that ran one of the user's workspaces in the team.
 A `HomeDeletion` exists until its node confirms the deletion. Commands are sent under leases and repeated with
-backoff, at least once an hour. Nothing is sent while a deleted user still has workspaces, or the owner of a
-home has some in a deleted team.
+backoff, at least once an hour. Nothing is sent while a deleted user still has workspaces, or a home's owner
+still has workspaces in the deleted team.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from provisioning.types import HomeDeletion as Order
 log = logging.getLogger(__name__)
 MAX_BACKOFF_S = 3600
 NOTIFY_AFTER = 8
-"""Failed commands, over about two hours, before the administrators are notified."""
+"""Failed commands, over about 2 hours, before administrators are notified."""
 BATCH = 50
 
 
@@ -83,7 +83,7 @@ def account_deleted(event: UserDeleted) -> None:
 
 
 def _homes_of(user: User) -> list[dict[str, Any]]:
-    """Return the nodes that used the homes, and their current nodes, as a moved home may be unused there."""
+    """Return the user's homes on nodes where workspaces ran or to which the homes were moved."""
     homes = list(Workspace.objects.filter(owner=user).homes())
     keys = {(row["team_id"], row["node_id"]) for row in homes}
     places = HomePlace.objects.filter(owner=user).values(
@@ -96,9 +96,9 @@ def _homes_of(user: User) -> list[dict[str, Any]]:
 
 
 def homes_of_team(team: Team) -> set[tuple[UUID, UUID]]:
-    """Return owner and node of each home in the team, and of its archives; empty for a deleted team.
+    """Return owner and node of each home and archive in the team; empty for a deleted team.
 
-    Homes on removed nodes are out of reach.
+    Omits removed nodes.
     """
     if team.deleted_at is not None:
         return set()
@@ -140,7 +140,7 @@ def team_deleted(event: TeamDeleted) -> None:
 
 
 def waiting(**of: Any) -> QuerySet[HomeDeletion]:
-    """Return the pending deletions, without those on removed nodes, which will not answer."""
+    """Return the pending deletions, except those on removed nodes, which cannot answer."""
     return HomeDeletion.objects.filter(**of, node__retired=False)
 
 
@@ -154,9 +154,9 @@ def due_deletions(now: datetime) -> QuerySet[HomeDeletion]:
 
 
 def sweep() -> int:
-    """Send a command for each deletion that is due, and return their number."""
+    """Send a command for each due deletion, and return their number."""
     now = timezone.now()
-    # Usually nothing is due, which a query without workspaces answers sooner.
+    # Usually nothing is due, so first check that with a cheaper query.
     if not HomeDeletion.objects.filter(next_at__lte=now).exists():
         return 0
     rows = list(due_deletions(now).values_list("pk", flat=True)[:BATCH])
@@ -194,17 +194,17 @@ def _send(pk: int) -> None:
     queue = node_commands.queue_of(deletion.node.pool, deletion.node.name)
     transaction.on_commit(partial(node_commands.send, "node.delete_home", queue, order=messages.dump(order)))
     if deletion.attempts > NOTIFY_AFTER and not deletion.problem:
-        _report_trouble(deletion, Reason(WorkspaceCode.NODE_SILENT))
+        _report_failure(deletion, Reason(WorkspaceCode.NODE_SILENT))
 
 
 def backoff(attempts: int) -> timedelta:
-    """Return the delay after the given number of attempts: 40 s, 80 s, … up to an hour."""
+    """Return the delay after this number of attempts: 40 s, 80 s, … up to 1 hour."""
     return timedelta(seconds=min(20 * 2 ** min(attempts, 10), MAX_BACKOFF_S))
 
 
 @transaction.atomic
 def apply(answer: HomeDeleted) -> bool:
-    """Apply an answer of a node. Returns `False` if it is stale and was dropped."""
+    """Apply a node's answer. Returns `False` if it is stale and was dropped."""
     if not answer.lease or not answer.deletion.isdecimal():
         return False
     deletion = (
@@ -222,7 +222,7 @@ def apply(answer: HomeDeleted) -> bool:
     elif answer.done:
         _finish(deletion)
     else:
-        # Partly deleted: continue at once.
+        # The node deleted a part of the home: continue at once.
         deletion.attempts, deletion.next_at = 0, timezone.now()
         deletion.save(update_fields=["lease", "lease_expires_at", "attempts", "next_at"])
         _send_due_on_commit()
@@ -248,15 +248,15 @@ def _finish(deletion: HomeDeletion) -> None:
 def _apply_failure(deletion: HomeDeletion, failure: Failure) -> None:
     reason = Reason(WorkspaceCode.REPORTED, {"code": failure.code, "text": strip_nul(failure.message)})
     if not failure.retryable and failure.code != "stale":
-        # A person has to act first: retry in an hour, and notify once.
+        # A person has to solve the problem: retry in an hour, and notify once.
         deletion.attempts = max(deletion.attempts, NOTIFY_AFTER)
         deletion.next_at = timezone.now() + timedelta(seconds=MAX_BACKOFF_S)
         deletion.save(update_fields=["attempts", "next_at"])
     if deletion.attempts >= NOTIFY_AFTER and not deletion.problem:
-        _report_trouble(deletion, reason)
+        _report_failure(deletion, reason)
 
 
-def _report_trouble(deletion: HomeDeletion, reason: Reason) -> None:
+def _report_failure(deletion: HomeDeletion, reason: Reason) -> None:
     """Report once, in the audit log and to the administrators, that a home still exists."""
     text = message_of(reason)
     deletion.problem = text

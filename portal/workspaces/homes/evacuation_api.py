@@ -1,4 +1,4 @@
-"""REST API of evacuations: moves of all homes of a node to another node."""
+"""REST API of evacuations, which move all homes of a node to another node."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from portal.workspaces.homes import evacuations
 from portal.workspaces.homes.codes import HomeMoveCode
 from portal.workspaces.homes.evacuations import NodeHomeCounts
 from portal.workspaces.models import EvacuationState, HomeEvacuation
-from portal.workspaces.troubles import stored_message
+from portal.workspaces.problems import stored_message
 
 
 class HomesThereSerializer(serializers.Serializer[NodeHomeCounts]):
@@ -72,7 +72,7 @@ class MoveHomesSerializer(StrictSerializer):
 
 
 class HomeEvacuationSerializer(serializers.ModelSerializer[HomeEvacuation]):
-    """A move of all homes on a node to another node."""
+    """An evacuation, which moves all homes on a node to another node."""
 
     pool = serializers.CharField(source="pool.slug")
     from_node = serializers.CharField(source="source_name", help_text="Name of the source node.")

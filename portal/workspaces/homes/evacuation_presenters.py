@@ -1,4 +1,4 @@
-"""Presenters for the page of a node's homes: the homes there, the progress of an evacuation, and failures."""
+"""Presenters for the page of a node's homes, with the progress and failures of an evacuation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from portal.people.accounts.models import User
 from portal.workspaces.homes import evacuations
 from portal.workspaces.homes.evacuations import NodeHomeCounts
 from portal.workspaces.models import HomeEvacuation, HomeMove, HomeMoveState
-from portal.workspaces.troubles import stored_sentence
+from portal.workspaces.problems import stored_sentence
 
 MAX_STAYED_SHOWN = 50
 
@@ -30,20 +30,20 @@ class FailedMoveRow:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of the last evacuation of a node; `total` counts homes that were or will be moved."""
+    """Progress of a node's latest evacuation; `total` counts homes that were or will be moved."""
 
     row: HomeEvacuation
     moved: int
     total: int
     facts: tuple[str, ...]
-    trouble: str
+    problem: str
     stayed: tuple[FailedMoveRow, ...]
     more_stayed: int
 
 
 @dataclass(frozen=True, slots=True)
 class NodeHomes:
-    """The homes on a node; `keeps` are sentences about those that cannot be moved now."""
+    """The homes on a node; `keeps` are sentences about homes that cannot be moved now."""
 
     counts: NodeHomeCounts
     text: str
@@ -73,7 +73,7 @@ def page(actor: User, node: Node) -> NodeHomes:
 
 
 def homes_text(counts: NodeHomeCounts) -> str:
-    """Return number and size of the homes as text."""
+    """Return the number and the size of the homes as text."""
     count = ngettext("%(count)d home folder", "%(count)d home folders", counts.homes) % {
         "count": counts.homes
     }
@@ -133,7 +133,7 @@ def _progress(row: HomeEvacuation) -> Progress:
         moved=moved,
         total=moved + left + stayed,
         facts=tuple(facts),
-        trouble=stored_sentence(row.reason),
+        problem=stored_sentence(row.reason),
         stayed=tuple(FailedMoveRow(row, _reason_text(row)) for row in rows),
         more_stayed=max(0, stayed - len(rows)),
     )

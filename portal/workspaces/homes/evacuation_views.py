@@ -1,4 +1,4 @@
-"""The page that evacuates a node; templates/workspaces/node_homes.html."""
+"""The page that evacuates a node; its template is templates/workspaces/node_homes.html."""
 
 from __future__ import annotations
 

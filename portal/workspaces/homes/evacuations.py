@@ -1,8 +1,8 @@
-"""Evacuations: an operator moves all homes of a node to another node, by ordinary moves.
+"""Evacuations: move all homes of a node to another node, with ordinary home moves.
 
-A few moves run at a time, so that the owners of the other homes need not wait. A home in use is moved when
-nothing uses it. A home whose move failed or was cancelled stays, and a new request retries it. All state is
-in the row, so the next sweep continues after a crash.
+Only a few moves run at a time, so that owners of the other homes can work meanwhile. A home in use is moved
+once nothing uses it. If a move fails or is cancelled, the home stays; a new evacuation retries the move. All
+state is in the database, so the next sweep continues after a crash.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from portal.workspaces.models import (
 )
 
 AT_ONCE = 2
-"""Concurrent moves of one evacuation: one is copied while the next is requested."""
+"""Concurrent moves of one evacuation: one home is copied while the next move is requested."""
 RETRY_STEP_S = 10
 BATCH = 20
 ENDED_ELSEWHERE = (HomeMoveState.FAILED, HomeMoveState.CANCELLED)
@@ -61,10 +61,10 @@ ENDED_ELSEWHERE = (HomeMoveState.FAILED, HomeMoveState.CANCELLED)
 class NodeHomeCounts:
     """The homes on a node, by whether they can be moved.
 
-    `used_mib` is the sum of the measurements of `measured` of the `homes`. `ready` homes can be moved now and
-    `in_use` homes when nothing uses them; `moving` homes are being moved or archived; `kept` homes of deleted
-    accounts stay. `targets` are the names of possible target nodes; `refused` is the reason why no home can
-    be moved.
+    `used_mib` is the total size of the `measured` homes. `ready` homes can be moved now, and `in_use` homes
+    once nothing uses them; `moving` homes are being moved or archived; `kept` homes belong to deleted
+    accounts and stay. `targets` are the names of possible target nodes; `refused` is the reason why no home
+    can be moved.
     """
 
     node: Node
@@ -89,7 +89,7 @@ def node_by_id(actor: User, node_id: UUID) -> Node:
 
 
 def homes_on_node(actor: User, node: Node) -> NodeHomeCounts:
-    """Return what an evacuation would move, for operators and auditors. Raises `NotAllowed`."""
+    """Count the homes that an evacuation would move, for operators and auditors. Raises `NotAllowed`."""
     require_see(actor)
     alive = Q(owner__deleted_at=None)
     # Aliases must differ from annotations, which would otherwise refer to the counts in this query.
@@ -153,11 +153,11 @@ def _places(node: Node) -> QuerySet[Any]:
 
 
 def visible_evacuations(actor: User) -> QuerySet[HomeEvacuation]:
-    """Return all evacuations with their progress, for operators and auditors; for others none.
+    """Return all evacuations with their progress for operators and auditors, else none.
 
     `moved`, `stayed` and `under_way` count homes; `left` counts homes still on the node that will be moved;
-    `bytes_done` is the number of bytes copied. Homes that moved meanwhile with the start of a workspace are
-    in `moved` and `bytes_done`, too.
+    `bytes_done` is the number of bytes copied. `moved` and `bytes_done` include homes that moved meanwhile
+    because a workspace started elsewhere.
     """
     rows = HomeEvacuation.objects.select_related("pool", "source", "requester")
     stayed = HomeMove.objects.filter(
@@ -221,7 +221,7 @@ def evacuate(*, actor: User, node_id: UUID, to: str) -> HomeEvacuation:
         raise InvalidInput(reason, errors={"to": [reason]})
     away = HomeEvacuation.objects.filter(source=target, state=EvacuationState.GOING).first()
     if away is not None:
-        # Homes would move back and forth.
+        # Otherwise homes would move back and forth.
         raise _conflict(Reason(HomeMoveCode.ALREADY_EVACUATED, {"node": target.name, "to": away.target_name}))
     now = timezone.now()
     evacuation = HomeEvacuation.objects.create(
@@ -259,10 +259,10 @@ def cancel(*, actor: User, evacuation_id: UUID) -> HomeEvacuation:
 
 
 def sweep() -> int:
-    """Continue the evacuations that are due, and return their number."""
+    """Continue all due evacuations, and return their number."""
     now = timezone.now()
-    due = HomeEvacuation.objects.filter(state=EvacuationState.GOING, next_at__lte=now)
-    rows = list(due.order_by("next_at", "pk").values_list("pk", flat=True)[:BATCH])
+    due_evacuations = HomeEvacuation.objects.filter(state=EvacuationState.GOING, next_at__lte=now)
+    rows = list(due_evacuations.order_by("next_at", "pk").values_list("pk", flat=True)[:BATCH])
     for pk in rows:
         _step(pk)
     return len(rows)
@@ -284,9 +284,11 @@ def _step(pk: UUID) -> None:
     stayed = evacuation.moves.filter(
         owner=OuterRef("owner"), team=OuterRef("team"), state__in=ENDED_ELSEWHERE
     )
-    left = _places(evacuation.source).filter(~Exists(stayed), owner__deleted_at=None)
+    remaining_homes = _places(evacuation.source).filter(~Exists(stayed), owner__deleted_at=None)
     active = evacuation.moves.filter(state__in=ACTIVE_MOVES).count()
-    ready = left.filter(in_use=False, moving=False).order_by(F("used_mib").asc(nulls_last=True), "pk")
+    ready = remaining_homes.filter(in_use=False, moving=False).order_by(
+        F("used_mib").asc(nulls_last=True), "pk"
+    )
     reason: Reason | None = None
     for place in ready[: max(0, AT_ONCE - active)]:
         try:
@@ -298,7 +300,7 @@ def _step(pk: UUID) -> None:
             break
         active += 1
     if not active:
-        count = left.count()
+        count = remaining_homes.count()
         if not count:
             _end(evacuation, None)
             return
@@ -363,16 +365,16 @@ def _end(evacuation: HomeEvacuation, reason: Reason | None) -> None:
 
 
 def unsuccessful_moves(evacuation: HomeEvacuation) -> QuerySet[HomeMove]:
-    """Return the failed and cancelled moves of an evacuation, by home."""
+    """Return the failed and cancelled moves of an evacuation, ordered by home."""
     rows = evacuation.moves.filter(state__in=ENDED_ELSEWHERE).select_related("owner", "team")
     return rows.order_by("team__slug", "owner__username")
 
 
 def _completed_moves(pool: Any, source_name: Any, since: Any, until: Any) -> QuerySet[HomeMove]:
-    """Return the moves that took homes off a node in a period; the arguments may be expressions.
+    """Return the moves that took homes away from a node in a period. Arguments may be query expressions.
 
-    Moves that the evacuation did not request belong to its progress: a drained workspace takes its home along
-    when it starts on another node.
+    Includes moves that the evacuation did not request: when a drained workspace starts on another node, its
+    home moves too.
     """
     return HomeMove.objects.filter(
         pool=pool,

@@ -1,11 +1,11 @@
-"""The limit of home folders, `BERTH_HOME_LIMIT_MIB`: nodes measure, owners are notified, growth is stopped.
+"""Enforces the size limit of home folders (`BERTH_HOME_LIMIT_MIB`) from the nodes' measurements.
 
 If the kernel limits the home (project quotas), writes fail above 110 % of the limit and nothing is stopped.
-Another file system cannot stop writes, so the portal stops the writers. Workspaces that use a home above its
-limit stop after `BERTH_HOME_GRACE_S`, after `GROWING_GRACE` if the home keeps growing above 110 % of the
-limit, or at once if it grows and its disk is nearly full (ADR 0118). Files are kept. A workspace can be
-started again and then has the same time to delete files. The number of files is limited in the same way, by
-the home's share of the disk (ADR 0070).
+Without project quotas, the portal stops workspaces instead: those that use a home above its limit stop after
+`BERTH_HOME_GRACE_S`, after `GROWING_GRACE` if the home keeps growing above 110 % of the limit, or at once if
+it grows and its disk is nearly full (ADR 0118). Files are kept. A workspace can be started again, and its
+owner then has the same time to delete files. The number of files is limited in the same way, by the home's
+share of the disk (ADR 0070).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from provisioning.types import HomeUsage as Measured
 log = logging.getLogger(__name__)
 STEPS = (100, 90, 80)
 RESET_BELOW = 5
-"""Percentage points below a threshold at which it is reset, so that it can notify again."""
+"""Percentage points that usage has to fall below a threshold before the owner is notified about it again."""
 SEVERE_PERCENT = 110
-"""Percent of the limit; also the kernel's limit."""
+"""Percent of the home limit at which the kernel's limit is set."""
 KERNEL_MISSED = SEVERE_PERCENT + 1
-"""A home that grows above this is not limited by the kernel, regardless of what its node reports."""
+"""A home that grows above this percentage is not limited by the kernel, even if its node reports so."""
 GROWING_GRACE = timedelta(minutes=1)
 HOME_RULE = StopRule("home_limit_mib", "settings")
 NOTED_MIB = 1
@@ -58,7 +58,7 @@ NOTED_FILES = 1000
 def apply(
     *, pool_slug: str, node_name: str, measured: Sequence[Measured], now: datetime | None = None
 ) -> None:
-    """Apply a node's measurements. Unknown nodes and homes without an account are ignored."""
+    """Apply a node's measurements. Ignores unknown nodes and homes without an account."""
     now = now or timezone.now()
     drivers = drivers_with(lambda traits: traits.homes is HomeStorage.NODE)
     nodes = Node.objects.filter(name=node_name, pool__driver__in=drivers).select_related("pool")
@@ -131,14 +131,14 @@ def _grace(seen: Measured, before: tuple[int, int] | None, *, held: bool) -> tim
 
 
 def _grew_above(percent: int, seen: Measured, before: tuple[int, int] | None) -> bool:
-    """Return whether bytes or files have grown and are at least this part of the limit."""
+    """Return whether bytes or files have grown to at least `percent` of the limit."""
     used_mib, files = before or (seen.used_mib, seen.files)
     by_bytes, by_files = _percents(seen)
     return (seen.used_mib > used_mib and by_bytes >= percent) or (seen.files > files and by_files >= percent)
 
 
 def _percents(usage: Measured | HomeUsage) -> tuple[float, float]:
-    """Return the share of the limit taken by bytes and by files, in percent."""
+    """Return the used percentages of the byte limit and of the file limit."""
     limit = settings.BERTH_HOME_LIMIT_MIB
     return (
         usage.used_mib * 100 / limit if limit else 0.0,
@@ -149,7 +149,7 @@ def _percents(usage: Measured | HomeUsage) -> tuple[float, float]:
 def level_of(seen: Measured, notified: int = 0) -> int:
     """Return the highest threshold reached: 0, 80, 90 or 100.
 
-    `notified` is the last level notified. It remains until usage is clearly below it.
+    `notified` is the last level that the owner was notified about. It is kept until usage is clearly lower.
     """
     if not settings.BERTH_HOME_LIMIT_MIB:
         return 0
@@ -158,7 +158,7 @@ def level_of(seen: Measured, notified: int = 0) -> int:
     percent = max(_percents(seen))
     reached = next((step for step in STEPS if percent >= step), 0)
     nearly = next((step for step in STEPS if percent + RESET_BELOW >= step), 0)
-    # Full is left without hysteresis, so that work can continue as soon as space was freed.
+    # Level 100 ends without hysteresis, so that work can continue as soon as space is free.
     return reached if notified == STEPS[0] else max(reached, min(notified, nearly))
 
 
@@ -187,7 +187,7 @@ def _stop_growth(row: HomeUsage, now: datetime, grace: timedelta | None) -> None
 
 
 def amounts(row: HomeUsage) -> str:
-    """Return usage and limit as text, in bytes or, if files fill the home, in files."""
+    """Return usage and limit as text, in bytes or, if the number of files is the problem, in files."""
     if _files_fill(row):
         return _("%(used)s of %(limit)s files") % {
             "used": format_number(row.files),
@@ -200,13 +200,13 @@ def amounts(row: HomeUsage) -> str:
 
 
 def _files_fill(row: HomeUsage) -> bool:
-    """Return whether to report files instead of bytes. Inodes are mentioned only if they matter."""
+    """Return whether to report files instead of bytes, because the file limit is closer."""
     by_bytes, by_files = _percents(row)
     return by_files > by_bytes and by_files >= STEPS[-1] - RESET_BELOW
 
 
 def room_mib(owner_id: UUID, team_id: UUID, node: str) -> int | None:
-    """Return how much a home on a node may grow in MiB, by its last measurement; `None` for no limit."""
+    """Return by how many MiB a home may grow, according to its last measurement; `None` for no limit."""
     limit = settings.BERTH_HOME_LIMIT_MIB
     if not limit:
         return None
@@ -220,7 +220,7 @@ def room_mib(owner_id: UUID, team_id: UUID, node: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class HomeNote:
-    """The note about the home on a workspace's page. `percent` is at most 100."""
+    """A note about the home on a workspace's page. `percent` is at most 100."""
 
     amounts: str
     text: str = ""
@@ -247,7 +247,7 @@ def note_of(workspace: Workspace) -> HomeNote | None:
 
 
 def _left(row: HomeUsage, workspace: Workspace) -> timedelta:
-    """Return the time until the workspace stops because of the home, if the home does not change."""
+    """Return the time until the workspace stops because of its home, if the home does not change."""
     grace, now = timedelta(seconds=settings.BERTH_HOME_GRACE_S), timezone.now()
     since = max(filter(None, (row.over_since, workspace.ready_at)), default=now)
     return max(since + grace - now, timedelta(0))
@@ -266,7 +266,7 @@ def _sentence(row: HomeUsage, left: timedelta) -> str:
 
 
 def _what_follows(row: HomeUsage, left: timedelta) -> str:
-    """Return what happens to a home above its limit, and to workspaces that use it, within the time left."""
+    """Return a sentence about what happens to a home above its limit and to its workspaces."""
     if _kernel_limits_homes(row.node):
         if _files_fill(row):
             return _("Above %(limit)s files, no file can be created. Workspaces continue.") % {

@@ -1,7 +1,7 @@
-"""Load of homes on nodes: what their owners use on average, since later workspaces start at their homes.
+"""Average resource use of the owners of homes, by node, because workspaces start where their homes are.
 
-Each home has a decaying average of the GPUs and cores that its owner held in the pool. A new home counts as
-one GPU and one core, until its owner's use says otherwise.
+Each home has a decaying average of the GPUs and cores that its owner held in the pool. A new home is assumed
+to need one GPU and one core, until its owner's use is measured.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ def by_node(nodes: Q) -> dict[UUID, Use]:
 
 
 def measure(*, now: datetime | None = None) -> int:
-    """Bring the averages up to date. Returns how many homes were measured."""
+    """Update the averages that are due. Returns the number of updated homes."""
     now = now or timezone.now()
-    due = HomePlace.objects.filter(measured_at__lte=now - MEASURED_EVERY).order_by("pk")
-    keys = list(due.values_list("pk", flat=True))
+    due_places = HomePlace.objects.filter(measured_at__lte=now - MEASURED_EVERY).order_by("pk")
+    keys = list(due_places.values_list("pk", flat=True))
     return sum(_measure(keys[begin : begin + BATCH], now) for begin in range(0, len(keys), BATCH))
 
 
 @transaction.atomic
 def _measure(keys: Sequence[int], now: datetime) -> int:
-    """Measure some homes. Locked ones are measured next time."""
+    """Update the averages of some homes, except locked ones."""
     rows = HomePlace.objects.select_for_update(of=("self",), skip_locked=True).filter(pk__in=keys)
     places = list(rows.order_by("pk"))
     if not places:
@@ -56,12 +56,12 @@ def _measure(keys: Sequence[int], now: datetime) -> int:
     used = _used(since, now)
     for place in places:
         elapsed_s = (now - place.measured_at).total_seconds()
-        left = 0.5 ** (elapsed_s / HOME_USE_HALF_LIFE_S)
-        # As if the use had been even since the last measurement.
-        weight = HOME_USE_MEAN_S * (1 - left) / elapsed_s
+        decay = 0.5 ** (elapsed_s / HOME_USE_HALF_LIFE_S)
+        # Assumes even use since the last measurement.
+        weight = HOME_USE_MEAN_S * (1 - decay) / elapsed_s
         gpu, cpu = used[place.owner_id, place.team_id, place.pool_id]
-        place.gpu_milli_s = round(place.gpu_milli_s * left + gpu * weight)
-        place.cpu_milli_s = round(place.cpu_milli_s * left + cpu * weight)
+        place.gpu_milli_s = round(place.gpu_milli_s * decay + gpu * weight)
+        place.cpu_milli_s = round(place.cpu_milli_s * decay + cpu * weight)
         place.measured_at = now
     HomePlace.objects.bulk_update(places, ["gpu_milli_s", "cpu_milli_s", "measured_at"])
     emit(HomesChanged(tuple(sorted({place.node_id for place in places}))))
@@ -69,7 +69,7 @@ def _measure(keys: Sequence[int], now: datetime) -> int:
 
 
 def _used(since: dict[Home, datetime], now: datetime) -> defaultdict[Home, Use]:
-    """Return what the owner of each home has used in its pool since the given time, times seconds."""
+    """Return the use of each home's owner in its pool since then, in milli-GPU and milli-CPU seconds."""
     begin = min(since.values())
     allocations = Allocation.objects.filter(
         Q(released_at=None) | Q(released_at__gt=begin),

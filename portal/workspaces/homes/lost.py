@@ -1,4 +1,4 @@
-"""Homes on removed machines, until their owners start with new, empty ones."""
+"""Homes on removed machines, until their owners agree to new, empty ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def open_lost_home(workspace: Workspace) -> LostHome | None:
 def node_forgotten(event: NodeForgotten) -> None:
     """Record that the homes on a removed machine are lost, and notify their owners.
 
-    Pending deletions on the machine are reported as not done.
+    Administrators are notified about pending deletions on the machine, which were not done.
     """
     node = Node.objects.get(pk=event.node_id)
     used = {

@@ -1,4 +1,4 @@
-"""How fast homes move between the nodes of a pool, from its latest moves."""
+"""Measures how fast homes move between a pool's nodes, from the latest moves."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from django.utils import timezone
 from portal.workspaces.models import HomeMove, HomeMoveState
 
 DEFAULT_MIB_S = 50
-"""MiB per second where nothing was measured yet: about that of docs/capacity.md, on 2 busy cores."""
+"""MiB per second for pools without measurements, as in docs/capacity.md with 2 busy cores."""
 OVERHEAD_S = 4
-"""Seconds of a move of an empty home: its commands and their answers."""
+"""Seconds that the move of an empty home takes, for commands and answers."""
 MIN_MIB = 256
-"""Size of the moves that are measured. Smaller ones show the overhead instead of the rate."""
+"""Minimum size of measured moves. Smaller moves show the overhead instead of the rate."""
 LATEST = 20
 KEPT = timedelta(days=30)
 
 
 def seconds_of(size_mib: int, mib_s: int) -> int:
-    """Return the expected seconds of a move of this size at this rate."""
+    """Return how many seconds a move of this size takes at this rate."""
     return OVERHEAD_S + math.ceil(size_mib / mib_s)
 
 
 def measured(pools: Collection[UUID]) -> dict[UUID, int]:
-    """Return the MiB per second of the latest moves within each pool, with two digits. Up to 20 of 30 days.
+    """Return the MiB per second of each pool's latest moves, rounded to two digits.
 
-    Pools without a move of at least 256 MiB are missing.
+    Uses up to 20 moves of the last 30 days. Omits pools without a move of at least 256 MiB.
     """
     if not pools:
         return {}
@@ -52,6 +52,6 @@ def measured(pools: Collection[UUID]) -> dict[UUID, int]:
 
 
 def _two_digits(rate: float) -> int:
-    """Return the rate rounded to two digits, at least 1, so that estimates seldom change."""
+    """Return the rate rounded to two digits, at least 1. Rounding keeps estimates stable."""
     digits = max(0, math.floor(math.log10(rate)) - 1) if rate >= 1 else 0
     return max(1, round(rate / 10**digits) * 10**digits)

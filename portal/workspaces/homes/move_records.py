@@ -1,4 +1,4 @@
-"""Audit entries about moves of homes."""
+"""Audit entries about home moves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from provisioning.types import home_key
 
 
 def home_of(move: HomeMove) -> str:
-    """Return the team and the owner of the home, as `team/owner`."""
+    """Return the home's team and owner as `team/owner`."""
     return home_key(move.team.slug, move.owner.username)
 
 
@@ -26,7 +26,7 @@ def label_of(move: HomeMove) -> str:
 def record(
     move: HomeMove, actor: User | SystemActor, kind: AuditKind, message: str, cause: Reason | None = None
 ) -> None:
-    """Write an audit entry about the move. `cause` is the reason of a failure."""
+    """Write an audit entry about the move. `cause` is the reason for a failure."""
     events.record(
         actor=actor,
         kind=kind,

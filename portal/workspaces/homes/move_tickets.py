@@ -1,4 +1,4 @@
-"""Tickets by which the target of a move reads a home from its node, through the front door."""
+"""Tickets with which the target node of a move reads a home through the front door."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from provisioning.endpoints import files_socket_name
 
 
 def ticket_of(move: HomeMove) -> str:
-    """Return the ticket for reading the home in this offer. It is derived, so it needs no storage."""
+    """Return the ticket with which the target reads the home. Derived from the move, so it is not stored."""
     digest = salted_hmac("berth.home-move", f"{move.pk}:{move.offer}", algorithm="sha256").digest()
     return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 
 def name_of(move: HomeMove) -> str:
-    """Return a name like a workspace's, under which the front door serves the home."""
+    """Return a workspace-like host name under which the front door serves the home."""
     return f"ws-{move.pk.hex}"
 
 

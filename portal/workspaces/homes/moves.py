@@ -1,8 +1,8 @@
-"""Moves of homes between nodes of a pool, requested by a person and carried out step by step.
+"""Moves homes between the nodes of a pool, step by step.
 
 The old node serves the home to the holder of a ticket. The new node copies it in slices of a few seconds and
 reports progress (`provisioning.node.home_moves`). Commands are sent under leases, so a crash costs at most
-one command. Once the new node has a complete, verified copy, one transaction changes the home's node. Then
+one command. Once the new node has a complete, verified copy, one transaction changes the home's node; then
 the old node deletes its copy. Until that transaction, workspaces that use the home cannot start, and a move
 that fails or is cancelled leaves the home on the old node.
 """
@@ -57,7 +57,7 @@ from provisioning.home_messages import HomeMoved, HomeMoveOrder, MoveCommand, Mo
 
 log = logging.getLogger(__name__)
 LEASE_S = 60
-"""Seconds; longer than a step, which takes a node about 10 seconds."""
+"""Seconds; longer than a step, which takes about 10 seconds on a node."""
 OFFER_S = 3600
 RETRY_STEP_S = 10
 LATER_S = 30
@@ -79,7 +79,7 @@ def may_move(actor: User, owner_id: UUID) -> bool:
 
 
 def takes_homes() -> Q:
-    """Return a condition: homes can be moved to the node."""
+    """Return the condition for nodes that homes can be moved to."""
     return in_contact() & Q(cordoned=False, retired=False)
 
 
@@ -119,9 +119,9 @@ def begin(
     evacuation: HomeEvacuation | None = None,
     workspace: Workspace | None = None,
 ) -> HomeMove:
-    """Start a move without a permission check, on its own or as a part of an evacuation.
+    """Start a single move or a move of an evacuation, without a permission check.
 
-    A move of an evacuation has the requester of the evacuation. `workspace` waits for the home to start.
+    Moves of an evacuation have the same requester. `workspace` is the workspace that waits for the home.
     """
     rows = HomePlace.objects.select_for_update(of=("self",))
     place = rows.select_related("owner", "team", "node", "pool").filter(pk=place_id).first()
@@ -185,7 +185,7 @@ def cancel_move(*, actor: User, move_id: UUID) -> HomeMove:
 
 
 def withdraw(move_id: UUID) -> None:
-    """Cancel a move if it is active, because the start that waited for the home has ended."""
+    """Cancel an active move, because the workspace that waited for the home no longer starts."""
     move = _locked(move_id)
     if move is None or not move.active:
         return
@@ -195,7 +195,7 @@ def withdraw(move_id: UUID) -> None:
 
 
 def cancel_all(**homes: Any) -> None:
-    """Cancel the moves of homes of a deleted account or team (`owner` or `team`), in the transaction."""
+    """Cancel the home moves of a deleted account or team (`owner` or `team`), in the caller's transaction."""
     for pk in HomeMove.objects.filter(**homes, state__in=ACTIVE_MOVES).values_list("pk", flat=True):
         move = _locked(pk)
         if move is not None and move.active:
@@ -213,7 +213,7 @@ def due_moves() -> QuerySet[HomeMove]:
 
 
 def sweep() -> int:
-    """Send a command for each move that is due, with at most one active move per source or target node."""
+    """Send a command for each due move. At most one active move uses a source or target node."""
     now = timezone.now()
     working = HomeMove.objects.filter(open=True, state__in=ACTIVE_MOVES, lease_expires_at__gt=now)
     busy = {node for pair in working.exclude(lease="").values_list("source", "target") for node in pair}
@@ -268,7 +268,7 @@ def _step(pk: UUID) -> None:
 
 
 def _is_awaited(workspace_id: UUID) -> bool:
-    """Return whether the start that the home moves with still waits for it."""
+    """Return whether the workspace still waits for its home to move."""
     placed = Workspace.objects.filter(pk=workspace_id, state=State.PROVISIONING)
     return placed.filter(home_move_began_at__isnull=False, home_move_ended_at=None).exists()
 
@@ -300,7 +300,7 @@ def _send_command(move: HomeMove, do: MoveCommand) -> None:
 
 
 def apply(answer: HomeMoved) -> bool:
-    """Apply an answer of a node. Returns `False` if it is stale and was dropped."""
+    """Apply a node's answer. Returns `False` if it is stale and was dropped."""
     try:
         with transaction.atomic():
             move = _locked(UUID(answer.move))
@@ -369,7 +369,7 @@ def _change_place(move: HomeMove) -> None:
         move, SYSTEM, AuditKind.USER_HOME_MOVED, f"moved {records.home_of(move)} to {move.target_name}"
     )
     if move.workspace_id is not None:
-        # Its owner waits for the start and sees the node there.
+        # The owner waits for the start, and sees the node on the workspace's page.
         return
     events.notify(
         [move.owner],
@@ -439,7 +439,7 @@ def _end(move: HomeMove, state: HomeMoveState, *, left: str) -> None:
 
 
 def _clean(move: HomeMove) -> None:
-    """Have a node remove its superseded copy. If the node is gone, nothing is left to do."""
+    """Have a node remove its superseded copy, unless the node is gone."""
     node, name = (move.source, move.source_name) if move.left == "source" else (move.target, move.target_name)
     if node is None or not home_use.is_node_trusted(move.pool, name):
         move.open = False

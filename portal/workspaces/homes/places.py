@@ -1,8 +1,8 @@
-"""Places of homes in pools with several nodes: a home stays on the node it was first placed on.
+"""Locations of homes in pools with several nodes: a home stays on the node where it was first placed.
 
-A home belongs to a user in a team. If the nodes of a pool keep separate homes, the home has one place, and
-later workspaces of the user go to that node only. A pool whose nodes share one folder for homes sets
-`homes_shared` in its configuration, beside `homes`. Simulated pools have no homes.
+A home belongs to a user in a team. If the nodes of a pool keep separate homes, the home is on one node, and
+later workspaces of the user start only there. A pool whose nodes share one folder for homes sets
+`homes_shared` in its configuration, next to `homes`. Simulated pools have no homes.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from provisioning.traits import HomeStorage
 
 @dataclass(frozen=True, slots=True)
 class HomeLocation:
-    """Place of a home: the name of its node, and `lost` if that machine was removed.
+    """The location of a home: the name of its node, and `lost` if that machine was removed.
 
     `moving_to` is the target node of a running move. `archived` is set while an archive is created or
-    restored, `away` if an archive is the only copy. `movable_mib` is the size of a home that could move now,
-    or `None`: it is in use, held, of unknown size, or its last move has failed or was cancelled within
-    `PAUSE`. `ahead_mib` is what other moves from the node still have to copy.
+    restored, `away` if an archive is the only copy. `movable_mib` is the size of a home that could move now.
+    It is `None` if the home is in use, locked or of unknown size, or if its last move failed or was cancelled
+    within `PAUSE`. `ahead_mib` is the amount that other moves from the node still have to copy.
     """
 
     node: str
@@ -53,7 +53,7 @@ class HomeLocation:
 
     @property
     def moves_by_itself(self) -> bool:
-        """Whether the home is small enough to move with a start that did not request it."""
+        """Whether a start may move the home without being asked to, because it is small enough."""
         limit_mib = settings.BERTH_MOVE_HOME_LIMIT_MIB
         return self.movable_mib is not None and self.movable_mib <= limit_mib and limit_mib > 0
 
@@ -64,13 +64,13 @@ class HomeLocation:
 
 
 Homes = Mapping[UUID, HomeLocation]
-"""Place of a home, by pool."""
+"""Locations of one home, by pool."""
 NOWHERE: Homes = {}
 _Home = tuple[UUID, UUID, UUID]
 """A home by owner, team and pool."""
 FEW = 200
 PAUSE = timedelta(hours=1)
-"""Time after a failed or cancelled move in which no start moves the home."""
+"""Time after a failed or cancelled move during which starts do not move the home."""
 
 
 def has_separate_homes(pool: Pool) -> bool:
@@ -79,16 +79,16 @@ def has_separate_homes(pool: Pool) -> bool:
 
 
 def home_places(owner_id: UUID, team_id: UUID) -> Homes:
-    """Return the places of the home of a user in a team, by pool."""
+    """Return the locations of a user's home in a team, by pool."""
     return home_places_by_user([(owner_id, team_id)]).get((owner_id, team_id), NOWHERE)
 
 
 def home_places_by_user(
     pairs: Iterable[tuple[UUID, UUID]],
 ) -> dict[tuple[UUID, UUID], dict[UUID, HomeLocation]]:
-    """Return the places of the homes of these users in these teams, by pool.
+    """Return home locations by pool for each pair of user and team.
 
-    Users without a home cost one query. Several plain queries take half the time of one with subqueries.
+    Takes one query if nobody has a home. Several plain queries are faster than one with subqueries.
     """
     users = {user for user, _team in pairs}
     if not users:
@@ -115,7 +115,7 @@ def home_places_by_user(
 
 
 def _states(placed: Mapping[_Home, UUID], of_users: Q) -> dict[_Home, dict[str, Any]]:
-    """Return what else the `HomeLocation` of homes says. `placed` has their nodes."""
+    """Return the other `HomeLocation` fields of homes. `placed` has their nodes."""
     states: defaultdict[_Home, dict[str, Any]] = defaultdict(dict)
     if not placed:
         return states
@@ -162,17 +162,17 @@ def _states(placed: Mapping[_Home, UUID], of_users: Q) -> dict[_Home, dict[str, 
 
 
 def _bytes_ahead() -> dict[UUID, int]:
-    """Return the bytes that active moves still have to copy, by the node that they leave."""
+    """Return the bytes that active moves still have to copy, by source node."""
     active = HomeMove.objects.filter(state__in=ACTIVE_MOVES, bytes_total__gt=F("bytes_done"))
     sums = active.order_by().values("source").annotate(left=Sum(F("bytes_total") - F("bytes_done")))
-    # PostgreSQL sums up in decimals.
+    # PostgreSQL returns a decimal.
     return {source: int(left) for source, left in sums.values_list("source", "left")}
 
 
 def node_of(workspace: Workspace) -> tuple[Pool, str] | None:
     """Return the pool and the node name of the home that the workspace uses, or `None`.
 
-    It is the node of the workspace's last allocation, or else of the owner's last allocation in the team.
+    Starts from the workspace's last allocation, or else the owner's last allocation in the team.
     """
     allocations = Allocation.objects.select_related("node__pool").filter(
         node__pool__deleted_at=None, node__retired=False
@@ -194,10 +194,11 @@ def node_of(workspace: Workspace) -> tuple[Pool, str] | None:
 
 
 def record_places(placed: Sequence[tuple[Workspace, Pool, str]]) -> set[UUID]:
-    """Record the homes of workspaces about to be placed, and return those that cannot be placed there.
+    """Record the homes of workspaces about to be placed. Returns those that must not be placed there.
 
     `placed` has the node of each workspace. The caller holds the placement lock, so two first placements of
-    one home cannot split it. The returned workspaces wait; the next cycle knows their node.
+    one home cannot split it. The returned workspaces wait for the next cycle, which uses the node of the
+    home.
     """
     apart = [placement for placement in placed if has_separate_homes(placement[1])]
     homes = home_places_by_user(
@@ -240,7 +241,7 @@ def _note(placed: Sequence[tuple[Workspace, Pool, str]]) -> None:
         ],
         ignore_conflicts=True,
     )
-    # Includes the user's homes in other teams, because what counts is whether the user is active.
+    # Includes the user's homes in other teams, because the time shows whether the user is active.
     users = {workspace.owner_id for workspace, _pool, _node in placed}
     pools = {pool.pk for _workspace, pool, _node in placed}
     HomePlace.objects.filter(owner__in=users, pool__in=pools).update(used_at=now)

@@ -44,7 +44,7 @@ class MoveRow:
     progress: str
     percent: int
     left: str
-    trouble: str
+    problem: str
     may: bool
 
 
@@ -108,16 +108,16 @@ def rows(actor: User, places: Iterable[HomePlace]) -> list[HomeRow]:
 
 
 def move_row(actor: User, move: HomeMove) -> MoveRow:
-    trouble = ""
+    problem = ""
     if move.reason:
         with contextlib.suppress(LookupError):
-            trouble = sentence_of(Reason.from_json(move.reason))
+            problem = sentence_of(Reason.from_json(move.reason))
     return MoveRow(
         move,
         _amounts(move),
         _percent(move),
         _remaining_text(move),
-        trouble,
+        problem,
         move.active and home_moves.may_move(actor, move.owner_id),
     )
 
@@ -132,7 +132,7 @@ def move_waited_for(workspace: Workspace) -> str:
 
 
 def move_with_start(workspace: Workspace) -> str:
-    """Return the progress of the move of its home that a start waits for, or an empty string."""
+    """Return the progress of the home move that a start waits for, or an empty string."""
     if workspace.state != State.PROVISIONING or not workspace.waits_for_home:
         return ""
     move = workspace.home_moves.filter(state__in=ACTIVE_MOVES).order_by("-asked_at").first()

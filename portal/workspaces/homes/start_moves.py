@@ -1,8 +1,8 @@
-"""Moves of homes with a start: the workspace is placed first, its home moves there, then it starts.
+"""Moves homes for starts: the workspace is placed first, then its home moves there, then it starts.
 
-The workspace is PROVISIONING and holds its place meanwhile, with no command in flight. Once the home has
-arrived, the workspace is started. If the move fails or is cancelled, the workspace gives its place back and
-is queued again at its old age; the home then stays where it is for an hour (`places.PAUSE`).
+Meanwhile the workspace is PROVISIONING and keeps its allocation, with no command in flight. Once the home has
+arrived, the workspace is started. If the move fails or is cancelled, the workspace releases its allocation
+and is queued again with its original age; starts do not move the home for an hour (`places.PAUSE`).
 
 `moves` never locks a workspace, so a workspace that is locked may lock the move of its home.
 """
@@ -30,13 +30,13 @@ from portal.workspaces.requeueing import requeue
 from provisioning.types import Op
 
 RECHECK = timedelta(seconds=30)
-"""How often a waiting workspace is checked. The end of the move starts it at once."""
+"""Interval at which a waiting workspace is checked, in case the event at the end of the move is lost."""
 
 
 def begin(*, workspace: Workspace, pool: Pool, node: str, now: datetime) -> HomeMove:
-    """Start the move of the home of a workspace that is being placed on the node. Raises like `moves.begin`.
+    """Start moving the home of a workspace that is being placed on the node.
 
-    Raises `StateConflict` if the home is used, held or moved meanwhile.
+    Raises the errors of `moves.begin`, such as `StateConflict` if the home is in use or locked meanwhile.
     """
     home = HomePlace.objects.filter(owner=workspace.owner_id, team=workspace.team_id, pool=pool)
     place_id = home.values_list("pk", flat=True).first() or 0
@@ -46,7 +46,7 @@ def begin(*, workspace: Workspace, pool: Pool, node: str, now: datetime) -> Home
 
 
 def handle_due(event: HomeMoveDue) -> None:
-    """Start a locked workspace if its home has arrived, or queue it again if the home does not come."""
+    """Start a locked workspace if its home has arrived, or queue it again if the move failed."""
     workspace = event.workspace
     move = workspace.home_moves.order_by("-asked_at").first()
     if move is not None and move.active:
@@ -74,7 +74,7 @@ def _failure(move: HomeMove | None) -> Reason:
 
 
 def move_ended(event: HomeMoveEnded) -> None:
-    """Take the next step of the workspace that waits for the move, once that is committed."""
+    """Reconcile the workspace that waits for the move, after the transaction commits."""
     transaction.on_commit(partial(_wake, event.workspace))
 
 
@@ -87,6 +87,6 @@ def _wake(workspace_id: UUID) -> None:
 
 
 def abandon(workspace: Workspace) -> None:
-    """Cancel the move of the home of a locked workspace that is being stopped or deleted."""
+    """Cancel the home move of a locked workspace that is being stopped or deleted."""
     for move_id in workspace.home_moves.filter(open=True).values_list("pk", flat=True):
         moves.withdraw(move_id)

@@ -1,4 +1,4 @@
-"""Checks shared by moves and archives of homes: whether a home is in use or held."""
+"""Checks shared by home moves and archives: whether a home is in use or locked."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ def require_not_in_transfer(owner_id: UUID, team_id: UUID) -> None:
 
 
 def require_not_archived(owner_id: UUID, team_id: UUID, pool: Pool, node: str) -> None:
-    """Raise `StateConflict` if the home on this node is archived away."""
+    """Raise `StateConflict` if the only copy of the home is an archive on this node."""
     away = HomeArchive.objects.filter(owner=owner_id, team=team_id, away_at__isnull=False)
     if away.filter(node__pool=pool, node__name=node).exists():
         raise StateConflict(Reason(ArchiveCode.AWAY), code=ArchiveCode.AWAY)
 
 
 def note_used(owner_id: UUID, team_id: UUID) -> None:
-    """Record use of the home's files."""
+    """Record that the home's files were used."""
     now = timezone.now()
     stale = Q(used_at=None) | Q(used_at__lt=now - NOTED) | Q(used_at__gt=now)
     HomePlace.objects.filter(stale, owner=owner_id, team=team_id).update(used_at=now)
 
 
 def is_home_in_use(owner_id: UUID, team_id: UUID, node_id: UUID) -> bool:
-    """Return whether a workspace of the user in the team is allocated on the node."""
+    """Return whether any of the user's workspaces in the team is allocated on the node."""
     return Allocation.objects.filter(
         workspace__owner=owner_id, workspace__team=team_id, node=node_id, released_at=None
     ).exists()
@@ -69,7 +69,7 @@ def is_node_trusted(pool: Pool, node: str) -> bool:
 
 
 def notify_scheduler(owner_id: UUID, team_id: UUID) -> None:
-    """Notify the scheduler that the home of the user in the team is now held or free."""
+    """Notify the scheduler that the user's home in the team is now locked or free."""
     for workspace in Workspace.objects.filter(owner=owner_id, team=team_id, state=State.PENDING):
         emit(RequestChanged(workspace))
     emit(CapacityFreed())

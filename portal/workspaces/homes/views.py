@@ -1,4 +1,4 @@
-"""Pages of home folders and of losses with a machine; templates are in templates/workspaces/."""
+"""Pages of home folders, and the page that removes a machine; templates are in templates/workspaces/."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _homes_url(request: SignedInRequest, owner_id: UUID) -> str:
 @never_cache
 @require_fresh_proof
 def machine_remove(request: SignedInRequest, machine_id: UUID) -> HttpResponse:
-    """Show what is lost with a machine, and remove it after its name is confirmed."""
+    """Show what would be lost with a machine, and remove it once its name is confirmed."""
     require_operator(request.user)
     losses = machine_removal.losses_of(request.user, machine_id)
     back = reverse("machines:list", args=[losses.machine.pool.slug])

@@ -1,4 +1,4 @@
-"""Texts of the reasons about moves and archives of homes."""
+"""Texts of the reasons about home moves and archives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _format_room(params: Params) -> Params:
 
 
 def _with_start(params: Params) -> Params:
-    """Return the params with the cause as a sentence; a move without a cause was cancelled."""
+    """Return the params with the cause as a sentence. Without a cause, the move was cancelled."""
     cause = params["cause"]
     text = sentence_of(Reason.from_json(cause)) if cause else _("The move was cancelled.")
     return {"cause": text}

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 HOME_USE_HALF_LIFE_S = 7 * 86_400
 HOME_USE_MEAN_S = round(HOME_USE_HALF_LIFE_S / math.log(2))
-"""Sum of the weights of all past seconds: an average is a decayed sum divided by this."""
+"""Sum of the weights of all past seconds. An average is a decayed sum divided by this value."""
 NEW_HOME_GPU_MILLI = 1000
 NEW_HOME_CPU_MILLI = 1000
 """Assumed average use of a new home."""
@@ -48,8 +48,8 @@ class HomeDeletion(models.Model):
 class HomePlace(models.Model):
     """The node that holds the home of a user in a team, in a pool with homes on each node.
 
-    - `used_at`: last start of a workspace in the pool, or view of its files; `None` if not recorded.
-    - `gpu_milli_s`, `cpu_milli_s`: decayed sum of what the user held in the pool, as of `measured_at`.
+    - `used_at`: when the user last started a workspace in the pool or viewed files; `None` if not recorded.
+    - `gpu_milli_s`, `cpu_milli_s`: decayed sums of the user's use in the pool, as of `measured_at`.
     """
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
@@ -74,8 +74,9 @@ class HomePlace(models.Model):
 class LostHome(models.Model):
     """The home of a user in a team on a machine that was removed.
 
-    Until `recreated_at` is set, the user cannot start workspaces of the team in the pool, because a home on
-    another node would be empty; the user has to agree to that. `used_mib` is the last measurement, or `None`.
+    Until `recreated_at` is set, the user cannot start workspaces of the team in the pool. The user has to
+    agree first, because the home on another node would be empty. `used_mib` is the last measurement, or
+    `None`.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -166,10 +167,10 @@ class HomeMove(models.Model):
     """Move of the home of a user in a team from one node of a pool to another.
 
     `source_name` and `target_name` outlive the nodes. `evacuation` is set if an evacuation started the move,
-    `workspace` if a start waits for the home.
-    `lease` identifies the one command in flight; `offer` counts the tickets by which the target reads. `left`
-    is the copy that still has to be removed after the end, `target` or `source`; `open` is true until none is
-    left. `reason` explains why the move waits or failed.
+    `workspace` if a start waits for the home. `lease` identifies the one command in flight; `offer` counts
+    the tickets by which the target reads. `left` is the copy that still has to be removed after the end,
+    `target` or `source`; `open` is true until no such copy is left. `reason` explains why the move waits or
+    failed.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -238,7 +239,7 @@ class HomeArchiveState(models.TextChoices):
 
 
 class HomeArchive(models.Model):
-    """Archive of the home of a user in a team, on the node that held the home.
+    """Archive of a user's home in a team, on the node that held the home.
 
     `node_name` outlives the node. `job` identifies the running job, `lease` its one command in flight. `left`
     means that files remain to be removed on the node. `open` is true until no job runs and nothing remains to

@@ -1,4 +1,4 @@
-"""Measured CPU, memory and GPU use of workspaces over time."""
+"""Models of measured CPU, memory and GPU use."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from portal.workspaces.models.workspaces import Workspace
 
 
 class UsageSpan(models.Model):
-    """Use of a workspace in the time from `start_s` (UTC seconds since the epoch). NULL is not measured.
+    """Use of a workspace in a period that starts at `start_s` (Unix time). NULL means not measured.
 
-    - `cpu_milli`: CPU time per time, in thousandths of a core.
+    - `cpu_milli`: mean CPU use in thousandths of a core.
     - `memory_mib`: resident memory of all processes.
     - `gpu_pct`, `gpu_memory_mib`: use of shares of GPUs and of MIG instances, as the agent reports it. Whole
       GPUs are not stored here: `inventory.DeviceMinute` and `DeviceHour` have their measurements.
 
-    The key is workspace and start. The second index is for retention. There is no foreign key in the
-    database, which would be checked for each row: a row of a workspace deleted meanwhile expires.
+    The key is workspace and start. The second index is for retention. The database has no foreign key
+    constraint, which would cost a check per row. Rows of deleted workspaces expire.
     """
 
     start_s = models.BigIntegerField()
@@ -30,7 +30,7 @@ class UsageSpan(models.Model):
 
 
 class UsageMinute(UsageSpan):
-    """A minute. Kept for a day, then replaced by hours."""
+    """Use in one minute. Kept for a day, then replaced by hours."""
 
     pk = models.CompositePrimaryKey("workspace_id", "start_s")
     workspace = models.ForeignKey(
@@ -45,7 +45,7 @@ class UsageMinute(UsageSpan):
 
 
 class UsageHour(UsageSpan):
-    """An hour: means, and maxima of its minutes."""
+    """Use in one hour: the means and maxima of its minutes."""
 
     pk = models.CompositePrimaryKey("workspace_id", "start_s")
     workspace = models.ForeignKey(

@@ -28,11 +28,11 @@ from provisioning.types import ResourceRequest, external_name
 class WorkspaceQuerySet(models.QuerySet["Workspace"]):
     def live(self) -> WorkspaceQuerySet:
         """Exclude deleted workspaces."""
-        # The same condition as the partial index, so that the database can use it.
+        # The same condition as in the partial index, so that the database can use the index.
         return self.exclude(state=State.TERMINATED)
 
     def running_or_waiting(self) -> WorkspaceQuerySet:
-        """Workspaces that can be stopped."""
+        """Return the workspaces that can be stopped."""
         return self.filter(state__in=STOPPABLE)
 
     def homes(self) -> models.QuerySet[Workspace, dict[str, Any]]:
@@ -48,7 +48,7 @@ class WorkspaceQuerySet(models.QuerySet["Workspace"]):
         return rows.distinct().order_by("team__slug", "node", "node_id")
 
     def due(self, now: datetime) -> WorkspaceQuerySet:
-        """Workspaces whose next step is due and that have no command in flight."""
+        """Return the workspaces whose next step is due and that have no command in flight."""
         return self.filter(next_reconcile_at__lte=now).filter(
             Q(lease="") | Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now)
         )
@@ -76,11 +76,11 @@ class Workspace(models.Model):
     flavor = models.ForeignKey("catalog.Flavor", on_delete=models.PROTECT, related_name="workspaces")
     # A copy, so that changes of the catalog do not affect running workspaces.
     resources = models.JSONField()
-    # The flavors that it lists in order of preference, if there are several, until it runs: `flavor` (slug),
-    # `resources`, `preemptible`, `loses_work` and `lifetime_s` of each. `flavor` and `resources` of the
-    # workspace are those of the first, or of the one on which it was placed last.
+    # Until the workspace runs: its flavors in order of preference, if there are several. Each has `flavor`
+    # (slug), `resources`, `preemptible`, `loses_work` and `lifetime_s`. The workspace's own `flavor` and
+    # `resources` are from the first one, or the one on which it was last placed.
     flavor_choices = models.JSONField(default=list, blank=True)
-    # How long it waits for an earlier flavor of the list while a later one is free.
+    # Maximum wait in seconds for an earlier flavor of the list while a later one is free.
     start_within_s = models.PositiveIntegerField(default=0)
     # The original request for accelerators, cores and memory, while the GPUs are released (`gpus.py`).
     released_resources = models.JSONField(null=True, blank=True, default=None)
@@ -114,7 +114,7 @@ class Workspace(models.Model):
     # The backend had no room for this start. The workspace releases its capacity and is queued again.
     start_refused = models.BooleanField(default=False)
 
-    # The charge by resource (`portal.quota.limits.resources`): as requested until placement, then as
+    # The quota use by resource (`portal.quota.limits.resources`): as requested until placement, then as
     # allocated.
     amounts = models.JSONField(default=dict, blank=True)
     priority = models.SmallIntegerField(
@@ -129,11 +129,12 @@ class Workspace(models.Model):
         help_text="Whether the work saves checkpoints; null if the owner did not say.",
     )
     loses_work = models.BooleanField(default=True, help_text="Whether preemption loses work.")
-    # Whether its home may move along with a start regardless of the size; smaller ones do so by themselves.
+    # Whether a start may move the home regardless of its size; small homes may always move.
     move_home = models.BooleanField(default=False)
     expected_s = models.PositiveIntegerField(default=28_800)
-    # Maximum time from ready on, in seconds; `None` for no limit. `ends_at` is when it is over; extensions
-    # move it. `ends_version` counts changes of the end: a task that stops the workspace compares both.
+    # Maximum time in seconds after the workspace is ready; `None` for no limit. `ends_at` is the end;
+    # extensions move it. `ends_version` counts changes of the end: the task that stops the workspace checks
+    # both.
     lifetime_s = models.PositiveIntegerField(null=True, blank=True)
     ends_at = models.DateTimeField(null=True, blank=True)
     ends_version = models.PositiveIntegerField(default=0)
@@ -153,17 +154,17 @@ class Workspace(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     state_since = models.DateTimeField(help_text="When it entered this state.")
     requested_at = models.DateTimeField(help_text="When it was requested.")
-    # Approval that its start needed, and the username of the approver; empty without one.
+    # When the start was approved, and the approver's username; empty if no approval was needed.
     approved_at = models.DateTimeField(null=True, blank=True)
     approved_by = models.CharField(max_length=150, blank=True)
     admitted_at = models.DateTimeField(
         null=True, blank=True, help_text="When it was admitted from the queue."
     )
     placed_at = models.DateTimeField(null=True, blank=True, help_text="When nodes were allocated.")
-    # Checks of its devices before the start, if they were needed.
+    # When its devices were checked before the start, if that was needed.
     checks_began_at = models.DateTimeField(null=True, blank=True)
     checks_ended_at = models.DateTimeField(null=True, blank=True)
-    # Move of its home to the node of this start, if one was needed.
+    # When its home was moved to the node of this start, if that was needed.
     home_move_began_at = models.DateTimeField(null=True, blank=True)
     home_move_ended_at = models.DateTimeField(null=True, blank=True)
     launched_at = models.DateTimeField(
@@ -191,25 +192,25 @@ class Workspace(models.Model):
         indexes = [
             models.Index(fields=["owner", "state"], name="workspace_owner_state"),
             models.Index(fields=["state", "created_at"], name="workspace_state_created"),
-            # For the last 1000 requests, from which placement learns.
+            # For the query of the last 1000 requests, from which the scheduler learns.
             models.Index(fields=["requested_at"], name="workspace_requested"),
-            # The order of all lists, so that a page reads only the rows it shows.
+            # The order of all lists, so that the database reads only the rows of one page.
             models.Index(
                 fields=["-created_at", "-id"],
                 condition=~Q(state=State.TERMINATED),
                 name="workspace_live_newest",
             ),
-            # For the check for free GPUs, once a minute.
+            # For the query about free GPUs, once a minute.
             models.Index(
                 fields=["requested_at"], condition=Q(gpu_awaited=True), name="workspace_gpu_awaited"
             ),
-            # For the search for workspaces of ended jobs.
+            # For the query of workspaces whose CI job has ended.
             models.Index(
                 fields=["bound_to"],
                 condition=Q(bound_to__isnull=False) & ~Q(state=State.TERMINATED),
                 name="workspace_live_bound",
             ),
-            # For the search for workspaces that reach their end, twice a minute.
+            # For the query of workspaces that reach their end, twice a minute.
             models.Index(fields=["ends_at"], condition=Q(state=State.RUNNING), name="workspace_running_ends"),
         ]
 
@@ -228,7 +229,7 @@ class Workspace(models.Model):
 
     @property
     def runs_until(self) -> datetime | None:
-        """When the workspace stops automatically; `None` if it is not running or has no end."""
+        """When the workspace will stop automatically; `None` if it is not running or has no end."""
         return self.ends_at if self.state == State.RUNNING else None
 
     @property
@@ -269,20 +270,20 @@ class Workspace(models.Model):
 
     @property
     def simulated(self) -> bool:
-        """Whether nothing real runs behind it. The flavor decides this, before a pool is known."""
+        """Whether the workspace is simulated. The flavor decides, because the pool may be unknown."""
         return self.flavor.simulated or (self.pool is not None and self.pool.simulated)
 
 
 class QueueEntry(models.Model):
     """The queue's decision about a workspace, and the details shown to its owner. Every workspace has one.
 
-    `nominated` is set while others are preempted for it. `reservation_seq` is above zero once its start is
-    reserved; lower values go first (`scheduling.engine.model.Workload`). `reason` and `eta_basis` are reasons
-    (`code`, `params`). `blocker` is the limiting rule with its amounts and holders, as REST shows it.
-    `member_order` is the reason that the use of members has changed its position, if it has. `next_flavor`
-    says on which of several flavors it is expected to start.
-    `digest` covers outcome, reason, blocker, member order and next flavor as last written, so that a cycle
-    can detect changes without reading them.
+    `nominated` is set while other workspaces are preempted for this one. `reservation_seq` is above 0 once
+    capacity is reserved for its start; lower values go first (`scheduling.engine.model.Workload`). `reason`
+    and `eta_basis` are reasons (`code`, `params`). `blocker` is the limiting rule with its amounts and
+    holders, as REST shows it. `member_order` is the reason why fair sharing among members changed its
+    position, or empty. `next_flavor` is the flavor on which the workspace is expected to start, if it lists
+    several. `digest` covers outcome, reason, blocker, member order and next flavor as last written, so that a
+    cycle can detect changes without reading them.
     """
 
     workspace = models.OneToOneField(
@@ -354,8 +355,8 @@ class PoolObservation(models.Model):
     """Observation of all workspaces of an engine's pool at once.
 
     A request has a `lease` until `expires_at`. `cursor` continues after the last answer; `listed_at` is the
-    time of the last complete list. `failures` counts consecutive ones. `due_at` is set while workspaces
-    start.
+    time of the last complete list. `failures` counts consecutive failures. `due_at`, the time of the next
+    request, is set while workspaces start.
     """
 
     pool = models.OneToOneField(

@@ -1,4 +1,4 @@
-"""Models of orphans: what nodes report without an owner, and how it ended."""
+"""Models of orphans: items without an owner that nodes report, and how they ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class OrphanKind(models.TextChoices):
 
 
 class OrphanState(models.TextChoices):
-    """State of an orphan. `gone` means that a later listing no longer had it."""
+    """State of an orphan. `gone` means that a later listing did not contain it."""
 
     FOUND = "found", _("Orphaned")
     REMOVING = "removing", _("Deleting")
@@ -36,7 +36,7 @@ THERE = (OrphanState.FOUND, OrphanState.REMOVING)
 class Orphan(models.Model):
     """One orphan on one node.
 
-    `name` is its identifier on the node; `lease` identifies the one order in flight.
+    `name` is its identifier on the node; `lease` identifies the command in flight.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

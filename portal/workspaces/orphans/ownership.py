@@ -1,6 +1,6 @@
-"""Ownership of what nodes report. Whatever has an owner is neither listed nor removed.
+"""Decides which items that nodes report have an owner. Such items are neither listed nor removed.
 
-Nodes know the owners of processes and control groups, and check again before removal. For homes and folders
+Nodes know the owners of processes and control groups, and check again before removal. For homes and folders,
 the database decides.
 """
 
@@ -20,7 +20,7 @@ DELETING = ".deleting-"
 
 
 class EntryKey(NamedTuple):
-    """The key of an entry on a node of a pool."""
+    """The key of an entry in a node's listing."""
 
     pool: UUID
     node: str
@@ -43,7 +43,7 @@ def owned(items: Iterable[EntryKey]) -> set[EntryKey]:
 
 
 def _live_names(names: set[str]) -> set[str]:
-    """Return the names of workspaces that are not deleted."""
+    """Return those names that belong to workspaces that are not deleted."""
     ids = {key: name for name in names if (key := _id_of(name)) is not None}
     if not ids:
         return set()
@@ -82,7 +82,7 @@ def _homes(names: set[str]) -> set[str]:
 
 
 def _being_deleted(remains: set[EntryKey]) -> set[EntryKey]:
-    """Return remains of homes whose deletion is still in progress."""
+    """Return the remains of homes whose deletion is still in progress."""
     if not remains:
         return set()
     rows = HomeDeletion.objects.filter(node__name__in={rest.node for rest in remains})

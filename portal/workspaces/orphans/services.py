@@ -1,7 +1,7 @@
-"""Orphans: records what nodes report without an owner, and removes it.
+"""Records items without an owner that nodes report, and removes them.
 
 Ownership is checked when an orphan is reported, when its removal is requested, and again by the node before
-removal. Nothing that has an owner is listed or removed.
+removal. Items with an owner are never listed or removed.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ log = logging.getLogger(__name__)
 LISTED = (OrphanKind.PROCESS, OrphanKind.CONTROL_GROUP, OrphanKind.FOLDER)
 """Kinds for which a node's listing is complete."""
 UNSEEN_AFTER = timedelta(minutes=15)
-"""A home that a reporting node has not mentioned for this long no longer exists."""
+"""If a reporting node has not listed a home for this long, the home no longer exists."""
 UNSEEN_SWEEPS = 3
-"""Number of sweeps without a report after which an unknown workspace has ended."""
+"""Number of sweeps without a report after which an unknown workspace counts as ended."""
 MAX_NODES = 200
 
 
@@ -70,7 +70,7 @@ def ask(pool: Pool, node: str) -> None:
 
 
 def request_inventories(*, actor: User) -> None:
-    """Ask all nodes now, on request of an operator."""
+    """Ask all nodes for their listings now, at the request of an operator."""
     require_operator(actor)
     request_listings()
 
@@ -79,7 +79,7 @@ def request_inventories(*, actor: User) -> None:
 def apply_listing(*, pool: Pool, node: str, leftovers: Sequence[Leftover]) -> None:
     """Apply a node's listing of everything except homes.
 
-    Entries with `removed_at` were removed by the node.
+    The node has already removed entries with `removed_at`.
     """
     now = timezone.now()
     listed_kinds = [leftover for leftover in leftovers if OrphanKind(leftover.kind.value) in LISTED]
@@ -95,7 +95,7 @@ def apply_listing(*, pool: Pool, node: str, leftovers: Sequence[Leftover]) -> No
 
 
 def _note(pool: Pool, node: str, leftovers: Sequence[Leftover], now: datetime) -> None:
-    """Create or update rows for entries without an owner, and close rows of entries that have one now."""
+    """Create or update the rows of entries without an owner, and close those of entries that have one now."""
     names = [EntryKey(pool.pk, node, leftover.kind.value, leftover.name) for leftover in leftovers]
     owned_keys = {(leftover.kind, leftover.name) for leftover in owned(names)}
     rows = {
@@ -126,7 +126,7 @@ def _note(pool: Pool, node: str, leftovers: Sequence[Leftover], now: datetime) -
 
 
 def _note_removed(pool: Pool, node: str, deleted: Sequence[Leftover]) -> None:
-    """Record once what a node has removed by itself; nodes report it repeatedly."""
+    """Record once each entry that a node has removed by itself; nodes report the removal repeatedly."""
     known_keys = set(
         Orphan.objects.filter(pool=pool, node=node, state=OrphanState.REMOVED, kind__in=LISTED).values_list(
             "kind", "name"
@@ -172,7 +172,7 @@ def unknown_workspaces_reported(event: UnknownWorkspacesReported) -> None:
 
 @transaction.atomic
 def remove(*, actor: User | SystemActor, orphan_id: UUID, confirm: str = "") -> Orphan:
-    """Request removal by the node. For a home, `confirm` must be its name, as removal is permanent.
+    """Ask the node to remove an orphan. For a home, `confirm` must be its name, as removal is permanent.
 
     Raises `NotAllowed`, `NotFound`, `InvalidInput`, and `StateConflict` if it has an owner now or no longer
     exists. Idempotent while the removal is in progress.
@@ -201,7 +201,7 @@ def remove(*, actor: User | SystemActor, orphan_id: UUID, confirm: str = "") -> 
 
 
 def _send_order(row: Orphan) -> None:
-    """Send the node an order under a new lease, after the transaction commits."""
+    """Send the node a removal command under a new lease, after the transaction commits."""
     now = timezone.now()
     row.lease = uuid.uuid4().hex
     row.lease_expires_at = now + timedelta(seconds=settings.NODE_LEASE_S)
@@ -233,7 +233,7 @@ def row_of(answer: LeftoverRemoved) -> Orphan | None:
 
 @transaction.atomic
 def apply_removed(answer: LeftoverRemoved) -> bool:
-    """Apply an answer of a node. Returns `False` if it is stale and was dropped."""
+    """Apply a node's answer. Returns `False` if it is stale and was dropped."""
     removed = row_of(answer)
     if removed is None:
         return False
@@ -254,7 +254,7 @@ def apply_removed(answer: LeftoverRemoved) -> bool:
 
 
 def _send_next_order(row: Orphan) -> None:
-    """Send the next order, unless the orphan has an owner now."""
+    """Send the next removal command, unless the orphan has an owner now."""
     if owned([key_of(row)]):
         _end(row, OrphanState.GONE, timezone.now())
     else:
@@ -267,7 +267,7 @@ def _end(row: Orphan, state: OrphanState, now: datetime) -> None:
 
 
 def sweep() -> None:
-    """Apply the removal policy, repeat unanswered orders, and close or delete old rows."""
+    """Apply the removal policy, repeat unanswered commands, and close or delete old rows."""
     now = timezone.now()
     late = Orphan.objects.filter(state=OrphanState.REMOVING, lease_expires_at__lte=now)
     due = Orphan.objects.filter(state=OrphanState.FOUND, kind__in=LISTED, problem="")
@@ -307,7 +307,7 @@ def _remove_by_policy(pk: UUID) -> None:
 
 @transaction.atomic
 def _forget_unseen(now: datetime) -> None:
-    """Close rows of homes and workspaces that a reporting node no longer mentions."""
+    """Close the rows of homes and workspaces that a reporting node no longer lists."""
     ended = now - timedelta(seconds=UNSEEN_SWEEPS * settings.ORPHAN_SWEEP_INTERVAL_S)
     unseen = list(
         Orphan.objects.select_for_update().filter(

@@ -1,4 +1,4 @@
-"""REST API of secrets of users, teams and templates. Values can be written but not read."""
+"""REST API of the secrets of users, teams and templates. Values can be written but not read."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class SecretChangeSerializer(StrictSerializer):
 
 
 class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
-    """Base class of the views of secrets."""
+    """Base class of viewsets of secrets."""
 
     observed = frozenset({"delivered_at", "delivered_to"})
     tag = "secrets"

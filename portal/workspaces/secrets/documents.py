@@ -1,4 +1,4 @@
-"""Secrets of teams and templates in Vault, as a site file lists them. Values are never included."""
+"""Team and template secrets in Vault, as listed in a site file. Values are never included."""
 
 from __future__ import annotations
 

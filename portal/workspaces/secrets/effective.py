@@ -1,8 +1,8 @@
-"""Selects the secrets that a workspace gets, and opens their values for its agent.
+"""Selects the secrets that a workspace gets, and decrypts their values for its agent.
 
-A workspace gets all secrets of its template. From its team and its user it gets those marked for every
-workspace and those that it names. For equal names, the user's secret wins over the team's, and the team's
-over the template's.
+A workspace gets all secrets of its template. From its team and its user it gets the secrets marked for every
+workspace and those that it names. If names are equal, the user's secret overrides the team's, and the team's
+overrides the template's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from portal.workspaces.secrets.services import MAX_VALUE_BYTES, folders_of, is_t
 
 MAX_NAMED = 50
 MAX_TOTAL_BYTES = 512 * 1024
-"""Maximum total size of a workspace's values, for the agent and for the environment of a program."""
+"""Maximum total size of a workspace's values, which the agent and process environments limit."""
 ORDER = [Source.USER, Source.TEAM, Source.TEMPLATE]
 
 
@@ -35,13 +35,13 @@ ORDER = [Source.USER, Source.TEAM, Source.TEMPLATE]
 class AvailableSecrets:
     """The secrets available to a workspace of this user, team and template, by name.
 
-    Each name has its candidates in order of precedence.
+    The candidates for each name are in order of precedence.
     """
 
     by_name: dict[str, list[Secret]]
 
     def selection(self, names: Collection[str]) -> list[Secret]:
-        """Return the secrets for a workspace that names these, sorted by name."""
+        """Return the secrets for a workspace that names `names`, sorted by name."""
         requested = set(names)
         offered = []
         for name, rows in sorted(self.by_name.items()):
@@ -62,28 +62,28 @@ def is_automatic(secret: Secret) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """The users, teams and templates among some that have any secret."""
+    """The primary keys of users, teams and templates that have secrets."""
 
     users: frozenset[object]
     teams: frozenset[object]
     templates: frozenset[object]
 
     def offer(self, owner_id: object, team_id: object, template_id: object) -> bool:
-        """Return whether `available_secrets` could find a secret for a workspace of these."""
+        """Return whether `available_secrets` could find a secret for such a workspace."""
         return owner_id in self.users or team_id in self.teams or template_id in self.templates
 
 
 def holders_among(
     owners: Collection[object], teams: Collection[object], templates: Collection[object]
 ) -> Holders:
-    """Return those with any secret, by primary key, with one query."""
+    """Return which of these users, teams and templates have secrets. Uses one query."""
     condition = Q(user__in=owners) | Q(team__in=teams) | Q(template__in=templates)
     rows = list(Secret.objects.filter(condition).values_list("user_id", "team_id", "template_id").distinct())
     return Holders(*(frozenset(row[column] for row in rows) for column in range(3)))
 
 
 def available_secrets(owner: User, team: Team | None, template: Template | None) -> AvailableSecrets:
-    """Return the secrets for a workspace of `owner` in `team`; none of the team if they do not work in it."""
+    """Return the secrets for a workspace of `owner`. Omits the team's unless the owner works in the team."""
     holders = Q(user=owner)
     if team is not None:
         holders |= Q(team=team)
@@ -117,7 +117,7 @@ def require_known(owner: User, team: Team, template: Template, names: Sequence[s
 
 @dataclass(frozen=True, slots=True)
 class VaultValue:
-    """A value read from Vault, and its place; `version` is Vault's own."""
+    """A value read from Vault, and its path and key; `version` is Vault's version number."""
 
     path: str
     key: str
@@ -134,10 +134,10 @@ def fetch(rows: Iterable[Secret]) -> Fetched:
     vault_rows = [row for row in rows if row.in_vault]
     if not vault_rows:
         return {}
-    # Imported here, so that only sites with secrets in Vault load its client's libraries.
+    # Imported here, so that only sites with secrets in Vault load the client libraries.
     from portal.workspaces.secrets import vault
 
-    # Never request a path that is not, or no longer, allowed for the holder.
+    # Never request a path that the holder may not use, or no longer may.
     allowed = {row.pk: places.is_below(row.vault_path, folders_of(row.holder)) for row in vault_rows}
     entries = vault.read(row.vault_path for row in vault_rows if allowed[row.pk])
     fetched: Fetched = {}

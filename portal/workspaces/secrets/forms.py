@@ -12,7 +12,7 @@ from portal.workspaces.secrets.places import MAX_KEY, MAX_PATH, is_configured
 from portal.workspaces.secrets.services import MAX_DESCRIPTION
 
 PLACE = ("value", "vault_path", "vault_key")
-"""The fields for a value or its place."""
+"""The fields for a value or its path and key in Vault."""
 
 
 class ValueInput(forms.Textarea):
@@ -23,7 +23,7 @@ class ValueInput(forms.Textarea):
 
 
 class ChangeForm(forms.Form):
-    """A form for a new value or place in Vault, a description, and the delivery to every workspace.
+    """A form for a new value or path in Vault, a description, and the option for every workspace.
 
     The Vault fields are omitted if no Vault is configured, unless the secret is already in Vault.
     """
@@ -84,11 +84,11 @@ class ChangeForm(forms.Form):
         return str(self.cleaned_data["value"]).replace("\r\n", "\n")
 
     def service_arguments(self) -> dict[str, Any]:
-        """Return the arguments for services, except the value and its place."""
+        """Return the arguments for services, except the value and its path in Vault."""
         return {name: self.cleaned_data[name] for name in self.fields if name not in (*PLACE, "name")}
 
     def value_or_place(self) -> dict[str, Any]:
-        """Return the value, or its place in Vault."""
+        """Return the value, or its path and key in Vault."""
         return {name: self.cleaned_data.get(name, "") for name in PLACE}
 
 

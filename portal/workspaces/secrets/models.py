@@ -26,7 +26,7 @@ class SecretKind(models.TextChoices):
 
 
 class Source(models.TextChoices):
-    """Owner of a secret, in order of precedence for equal names."""
+    """Kind of a secret's holder, in order of precedence for equal names."""
 
     USER = "user", _("Yours")
     TEAM = "team", _("The team's")
@@ -36,10 +36,10 @@ class Source(models.TextChoices):
 class Secret(models.Model):
     """One secret of exactly one holder.
 
-    `sealed` is its value, encrypted for this row alone. Alternatively `vault_path` and `vault_key` are its
-    place in Vault, and no value is stored here. `version` counts its values or places. With `everywhere` all
-    workspaces of its user or team get it, else only those that name it; a template's secret goes to all
-    workspaces of the template.
+    `sealed` is its value, encrypted for this row alone. Alternatively, `vault_path` and `vault_key` say where
+    the value is in Vault, and no value is stored here. `version` counts changes of the value or its path.
+    With `everywhere`, all workspaces of its user or team get the secret, else only those that name it; a
+    template's secret goes to all workspaces of the template.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -106,7 +106,7 @@ class Secret(models.Model):
 
     @property
     def holder(self) -> Holder:
-        """The user, team or template that it belongs to."""
+        """The user, team or template that the secret belongs to."""
         holder = self.user or self.team or self.template
         assert holder is not None  # ensured by a constraint
         return holder
@@ -136,5 +136,5 @@ def columns_of(holder: Holder) -> dict[str, Holder]:
 
 
 def purpose_of(secret: Secret) -> str:
-    """Return the encryption purpose of this row: a value copied to another row cannot be decrypted."""
+    """Return the row's encryption purpose, so that a value copied to another row cannot be decrypted."""
     return f"workspace_secrets.secret.{secret.pk}"

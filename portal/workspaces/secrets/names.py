@@ -30,7 +30,7 @@ RESERVED = FIXED_NAMES | {
 
 
 def is_well_formed(name: str) -> bool:
-    """Return whether it is a valid variable name of up to 64 characters."""
+    """Return whether the name is a valid variable name of up to 64 characters."""
     return _NAME.match(name) is not None
 
 

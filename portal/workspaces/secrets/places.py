@@ -1,7 +1,7 @@
-"""Rules for places in Vault: a secret may only name a path below its holder's folders.
+"""Rules for paths in Vault: a secret may only name a path below its holder's folders.
 
-The portal reads Vault with one role of its own, so Vault cannot check on whose behalf. Without this rule a
-user could name another user's path and receive the value.
+The portal reads all secrets with the same Vault role, so Vault cannot check on whose behalf it reads. Without
+this rule a user could name another user's path and receive the value.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ def is_configured() -> bool:
 
 
 def is_path(path: str) -> bool:
-    """Return whether it is a path below a mount: segments separated by `/`, without `.` and `..`."""
+    """Return whether `path` is valid below a mount: segments separated by `/`, without `.` and `..`."""
     return 0 < len(path) <= MAX_PATH and all(_is_segment(segment) for segment in path.split("/"))
 
 
 def is_key(key: str) -> bool:
-    """Return whether it can be a key of an entry: printable characters without surrounding spaces."""
+    """Return whether `key` can be a key of an entry: printable characters without surrounding spaces."""
     return 0 < len(key) <= MAX_KEY and key.isprintable() and key == key.strip()
 
 
 def folders(patterns: list[str], **names: str) -> list[str]:
     """Expand patterns such as `berth/users/{user}` into paths.
 
-    Names that are not path segments, such as a user called `..`, give no paths.
+    Omits patterns with names that are not valid path segments, such as a user called `..`.
     """
     if not all(_is_segment(name) for name in names.values()):
         return []

@@ -13,7 +13,7 @@ from portal.workspaces.secrets.models import Holder
 
 
 def may_manage(actor: User | SystemActor, holder: Holder) -> bool:
-    """Return whether the actor may write and delete the secrets.
+    """Return whether the actor may write and delete the holder's secrets.
 
     Users may write their own, team owners and operators a team's, and maintainers of a template its secrets.
     """
@@ -27,7 +27,7 @@ def may_manage(actor: User | SystemActor, holder: Holder) -> bool:
 
 
 def require_manage(actor: User | SystemActor, holder: Holder) -> None:
-    """Raise `NotAllowed` if the actor may not write them, or `NotFound` for another user's."""
+    """Raise `NotAllowed` if the actor may not write the secrets, or `NotFound` for another user's secrets."""
     match holder:
         case User():
             if not may_manage(actor, holder):

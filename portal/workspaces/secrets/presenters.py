@@ -47,7 +47,7 @@ def crumbs(holder: Holder) -> list[tuple[str, str]]:
 
 
 def recipients_sentence(holder: Holder) -> str:
-    """Return a sentence about which workspaces get the secrets."""
+    """Return a sentence that says which workspaces get the secrets."""
     match holder:
         case User():
             return _(
@@ -79,7 +79,7 @@ def deleting_question(secret: Secret) -> dict[str, Any]:
 class SecretChoice:
     """A secret that a new workspace can name or gets automatically.
 
-    `source` is its holder; `hides` is the holder of a hidden secret with the same name, or empty.
+    `source` is its holder; `hides` is the holder of the secret that it overrides, or empty.
     """
 
     name: str
@@ -94,7 +94,7 @@ def choices(offer: AvailableSecrets, names: Collection[str]) -> list[SecretChoic
     """Return the secrets for the form of a new workspace: optional ones first, then automatic ones."""
     options = []
     for name, rows in offer.by_name.items():
-        # The secret without a selection, and the one with it.
+        # The secret that applies without a selection, and the one with a selection.
         automatic = next((row for row in rows if is_automatic(row)), None)
         for row in (rows[0],) if automatic is None or automatic is rows[0] else (rows[0], automatic):
             below = rows[rows.index(row) + 1 :]

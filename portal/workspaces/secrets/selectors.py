@@ -17,7 +17,7 @@ from portal.workspaces.secrets.models import Holder, Secret, columns_of
 
 
 def team_of(actor: User, slug: str) -> Holder:
-    """Return a team of the actor. Raises `NotFound`."""
+    """Return a team visible to the actor. Raises `NotFound`."""
     return accounts.team_by_slug(actor, slug)
 
 

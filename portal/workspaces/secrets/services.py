@@ -1,4 +1,4 @@
-"""Write operations on secrets. They never return a value; `effective` opens values for workspaces."""
+"""Write operations on secrets. They never return a value; `effective` decrypts values for workspaces."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from portal.workspaces.secrets.models import Holder, Secret, SecretKind, columns
 
 MAX_VALUE_BYTES = 64 * 1024
 MAX_SECRETS = 100
-"""Maximum number per user, team or template."""
+"""Maximum number of secrets per user, team or template."""
 MAX_DESCRIPTION = 200
 
 
@@ -108,7 +108,7 @@ def change(
     everywhere: bool | None = None,
     expected: Collection[str] = etags.ANY,
 ) -> Secret:
-    """Change the given fields; value and kind stay. Raises `NotAllowed`, `NotFound`, `PreconditionFailed`."""
+    """Change these fields; value and kind stay. Raises `NotAllowed`, `NotFound`, `PreconditionFailed`."""
     policies.require_manage(actor, secret.holder)
     with transaction.atomic():
         row = _locked(secret)
@@ -199,7 +199,7 @@ def _check(
 def _problems_of_place(
     holder: Holder, value: str, vault_path: str, vault_key: str
 ) -> dict[str, list[Reason]]:
-    """Return the errors of a place in Vault, by field."""
+    """Return the errors of a path and key in Vault, by field."""
     if not places.is_configured():
         return {"vault_path": [Reason(SecretCode.VAULT_NOT_CONFIGURED)]}
     if value:
@@ -227,7 +227,7 @@ def _one_line(text: str) -> str:
 
 def _lock(holder: Holder) -> None:
     """Lock the holder's row, which serialises writes to its secrets."""
-    # Through `_meta`, because `request.user` is a lazy object of another type.
+    # Use `_meta`, because `request.user` is a lazy object of another type.
     holder._meta.model._default_manager.select_for_update().get(pk=holder.pk)
 
 

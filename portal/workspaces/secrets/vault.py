@@ -29,13 +29,13 @@ log = logging.getLogger(__name__)
 TIMEOUT_S = (2.0, 4.0)
 """Timeouts in seconds: to connect, and to read."""
 REST_S = 2.0
-"""Seconds without requests after Vault was unavailable, so that starts do not block threads in timeouts."""
+"""Seconds without requests after Vault was unavailable, so that starts do not block threads."""
 MAX_TOKEN_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The entry at a path: its keys and its version."""
+    """An entry in Vault: its values by key, and its version."""
 
     values: dict[str, Any]
     version: int
@@ -43,7 +43,7 @@ class Entry:
 
 @dataclass(slots=True)
 class _CachedToken:
-    """The portal's cached token: its expiry (monotonic seconds) and the settings that it was issued for."""
+    """A cached token with its expiry (monotonic seconds) and the settings for which Vault issued it."""
 
     token: str = ""
     until: float = 0.0
@@ -114,7 +114,7 @@ def _read(session: requests.Session, path: str) -> Entry:
         raise StateConflict(Reason(SecretCode.VAULT_CERTIFICATE)) from None
     except (requests.exceptions.RequestException, exceptions.VaultError) as error:
         raise _outage_error(error, SecretCode.VAULT_AWAY) from None
-    except OSError as error:  # Such as a missing CA file.
+    except OSError as error:  # For example, the CA file is missing.
         log.error("cannot query Vault: %s", error)
         raise StateConflict(Reason(SecretCode.VAULT_CERTIFICATE)) from None
 
@@ -138,7 +138,7 @@ def _entry(client: Any, path: str) -> Entry:
 
 
 def _client(session: requests.Session, token: str) -> Any:
-    # An empty token, because hvac reads the environment and the home folder if there is none.
+    # Pass an empty token; otherwise hvac looks for one in the environment and the home folder.
     return hvac.Client(
         url=settings.BERTH_VAULT_ADDR,
         token=token,
@@ -183,7 +183,7 @@ def _token(session: requests.Session) -> tuple[str, bool]:
 
 
 def _file(name: str) -> str:
-    """Return the content of a file. It is read each time, because it may be renewed."""
+    """Return the content of a file. Not cached, because the file may change."""
     try:
         text = Path(name).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -106,7 +106,7 @@ def detail(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
     )
     if request.method == "POST" and form.is_valid():
         arguments, cleaned = form.service_arguments(), form.value_or_place()
-        # Leave an unchanged place out if there is a new value. An emptied place without a value is an error.
+        # If there is a new value, omit an unchanged path. An empty path without a value is an error.
         if cleaned["value"] and {name: cleaned[name] for name in place} == place:
             cleaned |= dict.fromkeys(place, "")
         expected = etags.expected_versions(request)
@@ -161,6 +161,6 @@ def delete(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
 
 
 def _redirect_to_confirm(request: SignedInRequest) -> HttpResponse:
-    """Ask the user to confirm their identity, and return to an empty form, as a value must not be kept."""
+    """Ask the user to confirm their identity, and return to an empty form, because values are not kept."""
     messages.warning(request, _("Confirm your identity, then enter the value again."))
     return redirect(f"{reverse('accounts:confirm')}?{urlencode({'next': request.path})}")

@@ -61,7 +61,7 @@ def efficiency(workspace: Workspace) -> dict[str, Any]:
 
 @register.inclusion_tag("workspaces/gpu_act.html", takes_context=True)
 def gpu_act(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
-    """Render the actions to release, attach and resize GPUs, for users who may."""
+    """Render the actions to release, attach and resize GPUs, for users who may use them."""
     user: User = context["request"].user
     may = may_operate(user, workspace) and workspace.state in CHANGEABLE
     attach = may and workspace.gpu_released

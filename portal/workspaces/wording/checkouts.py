@@ -1,4 +1,4 @@
-"""Texts about repositories that workspaces clone. Reasons of clones have `url` as a parameter."""
+"""Texts about repositories that workspaces clone. Clone reasons have a `url` parameter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from portal.workspaces.codes import GitCode
 
 
 def _blocked(params: Params) -> Params:
-    """Add the blocking `setting`, the `target`, `who` may allow it, and what to `allow`."""
+    """Add the blocking `setting`, the `target`, who can change the setting (`who`), and what to `allow`."""
     names = {"name": params.get("name", "")}
     settings = {
         "template": gettext("the network setting of the template “%(name)s”") % names,

@@ -1,4 +1,4 @@
-"""Texts of the reasons about workspaces: errors, and why one failed or is queued again."""
+"""Texts of workspace reasons: errors, and why a workspace failed or is queued again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _exit_code(params: Params) -> Params:
 
 
 def _device_lost(params: Params) -> Params:
-    """Format lost `devices`; `replaced` means that nothing had been started, so others are allocated."""
+    """Format lost `devices`. `replaced` means that nothing had started, so other devices are allocated."""
     values = {"names": join_names(params["devices"])}
     count = len(params["devices"])
     if params.get("replaced"):

@@ -12,7 +12,7 @@ from portal.fleet.machines.models import Machine
 from portal.workspaces.gateway import publishing
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from portal.workspaces.troubles import problem_sentence
+from portal.workspaces.problems import problem_sentence
 from provisioning.endpoints import socket_endpoint
 from provisioning.types import WorkspaceRef
 from tests import sites

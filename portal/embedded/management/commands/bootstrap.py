@@ -52,7 +52,7 @@ class Command(BaseCommand):
                 services.create_team(actor=SYSTEM, slug=TEAM, name="Default", owner=admin)
             ensure_starting_catalog()
             environments = curated.ensure()
-            # Only when the environment is created: an operator's choice is kept.
+            # Only when the environment is created, so that an operator's choice is kept.
             for template, environment in PREFERRED:
                 if environment in environments:
                     prefer_environment(template=template, environment=environment)
@@ -68,7 +68,7 @@ class Command(BaseCommand):
             self.stdout.write(line)
 
     def _ensure_admin(self, *, link: bool) -> list[str]:
-        """Create the administrator once. Return the lines to print about it."""
+        """Create the administrator once. Returns the lines to print."""
         admin = User.objects.filter(username=ADMIN).first()
         if admin is not None and not (link and admin.state == AccountState.INVITED):
             return []

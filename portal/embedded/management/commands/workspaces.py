@@ -9,7 +9,7 @@ from portal.embedded import workspaces
 
 
 class Command(BaseCommand):
-    """Count workspaces by state as JSON, or stop all of them and wait until they have."""
+    """Print the number of workspaces by state as JSON, or stop all workspaces and wait."""
 
     help = "Count workspaces by state, or stop all of them."
 

@@ -1,4 +1,4 @@
-"""Template tag of the banners above every page."""
+"""Template tag for the banners above every page."""
 
 from __future__ import annotations
 

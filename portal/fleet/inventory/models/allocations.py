@@ -49,7 +49,7 @@ class AllocatedDevice(models.Model):
 
     class Meta:
         constraints = [
-            # Safeguard behind the placement lock: a whole device has only one holder.
+            # Safeguard in addition to the placement lock: a whole device is allocated only once.
             models.UniqueConstraint(
                 fields=["device"], condition=Q(active=True, milli=1000), name="device_whole_once"
             )

@@ -23,7 +23,7 @@ class PoolState(models.TextChoices):
 
 
 class PlacementPolicy(models.TextChoices):
-    """Order of preference among fitting places; see `portal.scheduling.engine.placement.scoring`."""
+    """Order of preference among suitable nodes; see `portal.scheduling.engine.placement.scoring`."""
 
     FRAGMENTATION = "fragmentation", _("Least fragmentation")
     BEST_FIT = "best_fit", _("Fullest node first")
@@ -31,7 +31,7 @@ class PlacementPolicy(models.TextChoices):
 
 
 class RebalancingPolicy(models.TextChoices):
-    """Whether running work of a pool moves to better places, and who decides."""
+    """Whether a pool's running work may move to better placements, and who decides."""
 
     SITE = "site", _("Site setting")
     OFF = "off", _("Off: no proposals")
@@ -80,12 +80,12 @@ class Pool(models.Model):
         default=RebalancingPolicy.SITE,
         help_text="Whether running work moves to better places; `site` uses the site's setting.",
     )
-    # Schedule of device checks, in hours. 0 means never.
+    # Intervals of device checks, in hours. 0 means never.
     check_every_hours = models.PositiveIntegerField(default=168)
     check_level = models.CharField(max_length=10, choices=CheckLevel, default=CheckLevel.STANDARD)
     hand_out_max_age_hours = models.PositiveIntegerField(default=24)
-    # Whether a device is kept back if its check or scrub could not run. Without it, unchecked devices or
-    # memory that was not scrubbed can be allocated.
+    # Whether a device is kept back if its check or scrub could not run. If not, unchecked devices and devices
+    # with memory that was not scrubbed can be allocated.
     check_required = models.BooleanField(default=True)
     scrub_required = models.BooleanField(default=True)
     # Whether a start may destroy idle MIG instances and create others.
@@ -98,7 +98,7 @@ class Pool(models.Model):
     updated_at = models.DateTimeField(default=timezone.now, editable=False)
     # No new placements; running workspaces continue.
     retiring = models.BooleanField(default=False, help_text="Whether it is being emptied before removal.")
-    # The row stays for records of what ran there. The slug can be reused.
+    # The row stays for the records about its workspaces. The slug can be reused.
     deleted_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     class Meta:
@@ -117,7 +117,7 @@ class Pool(models.Model):
 
     @property
     def takes_work(self) -> bool:
-        """Whether workspaces may be placed there."""
+        """Whether workspaces may be placed in the pool."""
         return self.enabled and not self.retiring
 
     @property
@@ -127,12 +127,12 @@ class Pool(models.Model):
 
     @property
     def traits(self) -> Traits:
-        """The traits that its driver declares; they decide what the portal may ask of the pool."""
+        """The traits that the pool's driver declares, such as which operations it supports."""
         return traits_of(self.driver)
 
     @property
     def runs_on_node(self) -> bool:
-        """Whether its driver runs on the node itself, in the node's own worker."""
+        """Whether the pool's driver runs in the workers of its nodes."""
         return self.traits.plane is Plane.NODE
 
 
@@ -199,7 +199,7 @@ class Node(models.Model):
     )
     cordon_reason = models.TextField(blank=True, help_text="Why it is cordoned, in words.")
     seen_at = models.DateTimeField(null=True, blank=True, help_text="When it was last seen.")
-    # Removed permanently. The row stays for records of what was placed there and is never shown.
+    # Removed permanently. The row stays for the records about its workspaces, but is never shown.
     retired = models.BooleanField(default=False)
 
     class Meta:
@@ -216,7 +216,7 @@ class Node(models.Model):
 
     @property
     def location(self) -> tuple[str, str]:
-        """Rack and block, which place requests for several nodes close together."""
+        """Rack and block, which placement uses to keep multi-node requests close together."""
         return (self.rack, self.block)
 
 
@@ -254,19 +254,19 @@ class Device(models.Model):
     )
     cordon_reason = models.TextField(blank=True, help_text="Why it is cordoned, in words.")
     cordon_cause = models.CharField(max_length=10, choices=CordonCause, blank=True)
-    # `recovery`: action that brings it back, from `provisioning.gpu.check`. `warning`: finding of a check
-    # that does not prevent work.
+    # `recovery`: action that returns the device to service, from `provisioning.gpu.check`. `warning`: finding
+    # of a check that does not prevent work.
     recovery = models.CharField(max_length=20, blank=True)
     warning = models.TextField(blank=True)
-    # Being checked or scrubbed: no placement.
+    # The device is being checked or scrubbed, so nothing is placed on it.
     checking = models.BooleanField(default=False)
-    # A workspace with a share has left while others stayed, and the device has not been scrubbed since. Not
-    # allocatable until it is empty and a scrub has shown its memory clean.
+    # A workspace with a share has left while other workspaces stayed, and the device was not scrubbed since
+    # then. Not allocatable until it is empty and a scrub has found its memory clean.
     unscrubbed = models.BooleanField(default=False)
     passed_at = models.DateTimeField(null=True, blank=True)
     # Free memory after the last scrub. Less free memory the next time indicates a leak.
     clean_free_mib = models.PositiveIntegerField(null=True, blank=True)
-    # After a failed change of the MIG layout, no other is planned before this time.
+    # After a failed change of the MIG layout, no other change is planned before this time.
     layout_fixed_until = models.DateTimeField(null=True, blank=True)
     healthy = models.BooleanField(default=True, help_text="Whether it is healthy.")
     health_note = models.TextField(blank=True, help_text="Known problem, in words; empty for none.")

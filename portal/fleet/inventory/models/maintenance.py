@@ -16,9 +16,9 @@ MAX_REASON = 300
 
 
 class Maintenance(models.Model):
-    """Maintenance of a pool, or of the site if `pool` is None. It is active between its begin and its end.
+    """Maintenance of a pool, or of the site if `pool` is None. Active between its begin and its end.
 
-    `key` is the pool's key, or `SITE`, so that each has at most one.
+    `key` is the pool's primary key or `SITE`, and ensures at most one row for each.
     """
 
     key = models.UUIDField(primary_key=True, default=SITE, editable=False)
@@ -46,10 +46,10 @@ class Maintenance(models.Model):
 
     @property
     def begun(self) -> bool:
-        """Whether it has begun."""
+        """Whether the maintenance has begun."""
         return self.begins_at <= timezone.now()
 
     @property
     def version_state(self) -> tuple[object, ...]:
-        """What operators set, for versions."""
+        """The fields that operators set, for versions."""
         return (self.pk, self.begins_at, self.ends_at, self.reason)

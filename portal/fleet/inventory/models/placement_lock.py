@@ -6,9 +6,10 @@ from django.db import models
 
 
 class PlacementLock(models.Model):
-    """A single row. Capacity is allocated only in the transaction that holds its lock.
+    """A single row. Capacity is allocated only in a transaction that holds the lock on this row.
 
-    Others take it to prevent allocations meanwhile. Take it before any lock of a workspace or device.
+    Other transactions take the lock to prevent allocations meanwhile. Take it before locking any workspace or
+    device.
     """
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)

@@ -1,7 +1,7 @@
 """Measured use of devices: per minute for some days, per hour for about a year.
 
-An unmeasured metric is NULL, never 0. A minute without measurements has no row. Who held a device follows
-from the allocations and is not stored again.
+An unmeasured metric is NULL, never 0. A minute without measurements has no row. Allocations show who used a
+device, so samples do not.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from portal.fleet.inventory.models.capacity import Device
 
 
 class DeviceSeries(models.Model):
-    """A device with samples: the short key of its rows, and the state of its measurements.
+    """A device with samples: the short key for its rows, and the state of its measurements.
 
     - `newest_s`: end of the newest minute, in UTC seconds since the epoch.
-    - `idle_since_s`: start of the uninterrupted idle time up to then; NULL while the device is in use or not
-      fully measured.
+    - `idle_since_s`: start of the uninterrupted idle time up to `newest_s`; NULL while the device is in use
+      or not fully measured.
     - `due_s`: oldest hour to roll up again, or NULL.
     """
 
@@ -36,7 +36,7 @@ class DeviceSeries(models.Model):
 
 
 class DeviceSpan(models.Model):
-    """Measurements of a device in one time span. The key, and only index, is device and start of the span.
+    """Measurements of a device in one time span. The key, and only index, is device and start time.
 
     `measured_s` seconds were sampled; `gpu_s` of them have GPU utilization. `gpu_pct_s` is the sum of percent
     × seconds, so that spans add up without loss; `gpu_used_s` are the seconds above 0 %. Other means are
@@ -70,7 +70,7 @@ class DeviceSpan(models.Model):
 
 
 class DeviceMinute(DeviceSpan):
-    """A minute. `gpu_bins` are pairs of bytes (percent, seconds), for an exact hourly p95."""
+    """Measurements of one minute. `gpu_bins` are byte pairs (percent, seconds), for an exact hourly p95."""
 
     pk = models.CompositePrimaryKey("series_id", "start_s")
     series = models.ForeignKey(DeviceSeries, on_delete=models.CASCADE, related_name="minutes", db_index=False)
@@ -81,7 +81,7 @@ class DeviceMinute(DeviceSpan):
 
 
 class DeviceHour(DeviceSpan):
-    """An hour, rolled up from its minutes."""
+    """Measurements of one hour, rolled up from its minutes."""
 
     pk = models.CompositePrimaryKey("series_id", "start_s")
     series = models.ForeignKey(DeviceSeries, on_delete=models.CASCADE, related_name="hours", db_index=False)

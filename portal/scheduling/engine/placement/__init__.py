@@ -1,1 +1,1 @@
-"""Placement as pure functions of a snapshot and a request."""
+"""Placement: pure functions of a snapshot and a request."""

@@ -1,8 +1,8 @@
 """A snapshot of nodes as integer arrays, so that one decision considers thousands of nodes at once.
 
-Nodes are ordered by block, rack and a digest of their names, so neither the order of a snapshot nor the
-alphabet matters. Devices keep the order of their node. MIG instances and their GPUs are left to `mig`; the
-arrays hold devices that are granted whole or in shares.
+Nodes are ordered by block, rack and a digest of their names, so that neither the order of the snapshot nor
+that of the names matters. Devices keep the order of their node. The arrays contain devices that are allocated
+whole or in shares; `mig` handles MIG instances and their GPUs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Traits = tuple[tuple[tuple[str, str], ...], tuple[str, ...], NodeSoftware]
 
 
 def digest(name: str) -> bytes:
-    """Return a digest of a name, for an order that favours no name."""
+    """Return a digest of a name, for an order that does not depend on the names."""
     return hashlib.blake2b(name.encode(), digest_size=16).digest()
 
 
@@ -51,17 +51,17 @@ def mig_parents(node: NodeCapacity) -> frozenset[str]:
 
 
 def free_memory_mib(device: DeviceCapacity) -> int:
-    """Return free device memory in MiB; in proportion to free milli-GPUs where memory is not tracked."""
+    """Return free device memory in MiB, in proportion to free milli-GPUs if memory is not tracked."""
     if device.free_memory_mib >= 0:
         return device.free_memory_mib
     return device.memory_mib * device.free_milli // WHOLE_DEVICE_MILLI
 
 
 def granted_mib(device: DeviceCapacity, accelerators: AcceleratorRequest) -> int:
-    """Return the device memory in MiB that a request takes; a share without an amount takes its proportion.
+    """Return the device memory in MiB that a request takes: for a share without an amount, its proportion.
 
-    Returns 0 for a whole device, and for a share without an amount where memory is not tracked: there the
-    milli-GPUs are the only limit.
+    Returns 0 for a whole device, and for a share without an amount if memory is not tracked, because only
+    milli-GPUs are limited then.
     """
     if accelerators.share_milli >= WHOLE_DEVICE_MILLI:
         return 0
@@ -95,7 +95,7 @@ class NodeArrays:
         self.free_cpu = np.zeros(count, np.int64)
         self.free_memory = np.zeros(count, np.int64)
         self.free_disk = np.zeros(count, np.int64)
-        # Load of the homes on each node, in 1/1000 of what the node has.
+        # Home load of each node, in 1/1000 of the node's capacity.
         self.home_load = np.zeros(count, np.int64)
         self.usable = np.zeros(count, np.bool_)
         self.home_rows: dict[tuple[str, str], list[int]] = {}
@@ -185,7 +185,7 @@ class NodeArrays:
     def take(
         self, row: int, *, cpu_milli: int, memory_mib: int, disk_mib: int, restored: bool = False
     ) -> None:
-        """Subtract from free amounts (or add, with negative numbers). Raises ValueError beyond the bounds."""
+        """Subtract from the free amounts (or add, if negative). Raises ValueError beyond the bounds."""
         node = self.states[row]
         moves = (
             (self.free_cpu, cpu_milli, node.cpu_milli),
@@ -203,9 +203,9 @@ class NodeArrays:
     def take_device(
         self, row: int, column: int, milli: int, memory_mib: int, *, restored: bool = False
     ) -> None:
-        """Subtract a share of a device (or add it back). Raises ValueError beyond the bounds.
+        """Subtract a share of a device (or add it, if negative). Raises ValueError beyond the bounds.
 
-        `restored` as in `take`, for device memory.
+        `restored` is as in `take`, for device memory.
         """
         device = self.devices[row][column]
         tracked = -1 if device.free_memory_mib < 0 else int(self.free_device_memory[row, column])
@@ -234,7 +234,7 @@ class NodeArrays:
         raise ValueError(f"{node.name} has no device {uuid} to hand out")
 
     def take_home(self, row: int, gpu_milli: int, cpu_milli: int) -> None:
-        """Add the average use of a home's owner to the node (or take it off, with negative numbers)."""
+        """Add the average use of a home's owner to the node (or subtract it, if negative)."""
         node = self.states[row]
         node = self.states[row] = replace(
             node,
@@ -285,13 +285,13 @@ class NodeArrays:
         return replace(device, free_milli=free_milli, free_memory_mib=free_memory)
 
     def class_mask(self, models: Iterable[str], memory_mib: int) -> Bools:
-        """Return which device classes are of one of `models` (empty: any) and have the memory."""
+        """Return which device classes have one of the `models` (empty: any) and enough memory."""
         allowed = frozenset(models)
         mask = [(not allowed or model in allowed) and memory >= memory_mib for memory, model in self.classes]
         return np.array(mask or [False], np.bool_)
 
     def labels_mask(self, labels: Iterable[tuple[str, str]]) -> Bools:
-        """Return which combinations of traits have all labels, none of which is of a home."""
+        """Return which combinations of traits have all labels. The labels must not include a home label."""
         named = set(labels)
         return np.array([named <= set(labels) for labels, _, _ in self.traits], np.bool_)
 
@@ -319,9 +319,9 @@ class NodeArrays:
         return free
 
     def preferred(self, rows: Ints, request: ResourceRequest) -> tuple[Bools, Bools]:
-        """Return the eligible devices to choose from, and the nodes that need none with a warning.
+        """Return the eligible devices to choose from, and the nodes with enough devices without a warning.
 
-        Devices with a warning are left out where the node has enough others.
+        On these nodes, devices with a warning are left out.
         """
         eligible = self.eligible(rows, request)
         healthy = eligible & ~self.warned[rows]
@@ -358,8 +358,8 @@ def _subtract(
 ) -> tuple[int, int]:
     """Return the remaining free milli-GPUs and memory (-1: not tracked). Raises ValueError beyond the bounds.
 
-    Where more memory was granted than the device has, none is free: giving back frees at most the device's
-    size, and `restored` leaves 0.
+    If more memory is allocated than the device has, none is free: a release frees at most the device's size,
+    and with `restored`, 0 is left.
     """
     left = free - milli
     rest = memory if memory < 0 else min(memory - memory_mib, device.memory_mib)
@@ -371,7 +371,7 @@ def _subtract(
 
 
 def _home_load(node: NodeCapacity) -> int:
-    """Return the larger share of the node's devices or cores that its homes need, in 1/1000."""
+    """Return the share of the node's devices or cores that its homes need, the larger one, in 1/1000."""
     if not (node.home_gpu_milli or node.home_cpu_milli):
         return 0
     parents = mig_parents(node)
@@ -386,7 +386,7 @@ def _class(device: DeviceCapacity) -> tuple[int, str]:
 
 
 def _traits(node: NodeCapacity) -> Traits:
-    """Return what distinguishes nodes to requests, except whose homes they keep: that differs on each."""
+    """Return the traits of a node that matter to requests, except its homes, which differ on each node."""
     labels = (label for label in node.labels if label[0] not in HOME_LABELS)
     return (tuple(sorted(labels)), tuple(sorted(node.provides)), node.software)
 

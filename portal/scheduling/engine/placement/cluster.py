@@ -1,8 +1,8 @@
 """The placement engine: a snapshot of nodes that places requests one after the other.
 
-A decision considers every node at little cost: each shape of request keeps a row of scores, and only nodes
-that changed since the last use are scored again. The result depends on the snapshot, the mix and the policy
-alone: an updated `Cluster` decides the same as one rebuilt from the same state.
+Every decision considers all nodes, but is cheap: scores are cached per request shape, and only nodes that
+have changed since are scored again. The result depends only on the snapshot, the mix and the policy: an
+updated `Cluster` decides like one rebuilt from the same state.
 """
 
 from __future__ import annotations
@@ -52,31 +52,31 @@ _MAX_EXPLAINED = 8
 _BATCH_ROWS = 1024
 """Number of nodes scored per batch, so that intermediate results stay in the processor's cache."""
 _MIN_ROWS_TO_GROUP = 2048
-"""Number of nodes from which identical ones are grouped and scored once."""
+"""Minimum number of nodes at which identical nodes are grouped and scored once."""
 _MAX_REMEMBERED_CHANGES = 256
-"""Number of changes remembered individually; older rows are refreshed by a scan of all nodes."""
+"""Number of changes that are remembered. Older score rows are refreshed by a scan of all nodes."""
 _LARGEST_GROUP = 63
-# From the highest bit: the bond between devices, no warning, how small the group is; then the policy's level
-# and the tie-break. Together they stay below 2**62.
+# From the highest bit: the bond between devices, no warning, small size of the group, the policy's level, and
+# the tie-break. Together they stay below 2**62.
 _GROUP_BITS = 6
 _NO_WARNING_UNIT = 1 << _GROUP_BITS
 _BOND_UNIT = _NO_WARNING_UNIT << 1
-# The cost of a choice of MIG instances, from the highest bit below _SOUND: slot fractions lost to all
-# profiles, then layout changes, then how empty the GPUs are.
+# The cost of MIG instances, from the highest bit below _SOUND: slot fractions lost to all profiles, layout
+# changes, emptiness of the GPUs.
 _MIG_STEPS = 512
 _MIG_LOSSES = 1 << 16
 _LEVEL_MASK = (1 << LEVEL_BITS) - 1
 _VALUE_BITS = 6
 _HOMES_FILL_NODE = 32
-"""Levels that a node loses for a new home if the homes on it need all of the node: those of two GPUs."""
+"""Levels that a node loses for a new home if its homes need the whole node: the levels of two GPUs."""
 
 
 @dataclass(slots=True)
 class _RequestScores:
     """Scores of all nodes for one request, and the device to take first.
 
-    `by_layout`: it gets MIG instances, whose scores are not the policy's. With `new_instances`, it may
-    receive instances that do not exist yet.
+    `by_layout`: the request gets MIG instances, which the policy does not score. `new_instances`: it may get
+    instances that do not exist yet.
     """
 
     score: Ints
@@ -89,7 +89,7 @@ class _RequestScores:
 
 @dataclass(slots=True)
 class _Explained:
-    """The reason of each node that rejects a request, in snapshot order, as of `seen` (None: it fits)."""
+    """Why each node rejects a request (None: it fits), in snapshot order, as of `seen`."""
 
     reasons: list[Reason | None]
     seen: int = -1
@@ -122,11 +122,11 @@ class Cluster:
         self._bonded = bool(self._nodes.bonded.any())
 
     def weight_by_scarcity(self, mix: RequestMix) -> RequestMix:
-        """Return the mix, weighted by the current scarcity of what each shape can use."""
+        """Return the mix, weighted by the current scarcity of the capacity that each shape can use."""
         return weight_by_scarcity([(self, mix)])[0]
 
     def set_mix(self, mix: RequestMix) -> None:
-        """Replace the mix for later decisions. Committed placements stay."""
+        """Replace the mix for later decisions. Committed placements stay unchanged."""
         if mix == self._mix:
             return
         self._mix = mix
@@ -175,7 +175,7 @@ class Cluster:
         placement = Placement(tuple(self._grant(best, row, request) for best in chosen))
         level = min(int(row.score[best]) for best in chosen) >> TIE_BITS
         if not (self._policy.gains or row.by_layout):
-            # The levels of this policy say nothing about a gain.
+            # This policy's levels do not measure gains.
             level = level >> LEVEL_BITS << LEVEL_BITS | NO_GAIN
         penalty = int(self._home_levels(row)[chosen[0]]) if new_home and request.nodes == 1 else 0
         model, value_rank = "", 0
@@ -223,9 +223,9 @@ class Cluster:
     def _best_by_preference(
         self, row: _RequestScores, preference: ModelPreference | None, new_home: bool
     ) -> list[int] | None:
-        """Return the best node by its level, less the cost of its model and of the homes there.
+        """Return the best node by its level, minus the cost of its model and its homes.
 
-        Then by the least value of the model and, for a new home, by the least load of homes.
+        On a tie, the least valuable model wins and, for a new home, the smallest home load.
         """
         nodes = self._nodes
         level = row.score >> TIE_BITS
@@ -251,7 +251,7 @@ class Cluster:
         return [int(np.where(best, self._peers.tie, -1).argmax())]
 
     def _home_levels(self, row: _RequestScores) -> Ints:
-        """Return how many levels each node loses for a new home. 0 where levels do not measure a gain."""
+        """Return how many levels each node loses for a new home; 0 if levels do not measure gains."""
         if row.by_layout or not self._policy.gains:
             return np.zeros(len(self._nodes), np.int64)
         levels: Ints = self._nodes.home_load * _HOMES_FILL_NODE // 1000
@@ -300,14 +300,13 @@ class Cluster:
     def restore(self, placement: Placement, request: ResourceRequest) -> None:
         """Take again what `release` has just given back.
 
-        A node that has shrunk may have granted more than it has. Nothing is free there, but its workloads can
-        still be released and restored in a simulation. Raises ValueError if its devices have been taken
-        since.
+        A node that has shrunk may have more allocated than it has. Nothing is free there, but a simulation
+        can still release and restore its workloads. Raises ValueError if its devices have been taken since.
         """
         self._move(placement, request, 1, restored=True)
 
     def take_home(self, name: str, gpu_milli: int, cpu_milli: int) -> None:
-        """Add the average use of a home's owner to a node (or take it off, with negative numbers).
+        """Add the average use of a home's owner to a node (or subtract it, if negative).
 
         Raises KeyError if the node is not in the snapshot.
         """
@@ -406,8 +405,8 @@ class Cluster:
     def _representatives(self, rows: Ints) -> tuple[Ints, Ints | None]:
         """Return one node of each kind, and for each of `rows` its representative.
 
-        The second value is None, and the first is all of `rows`, where grouping does not pay: for few nodes,
-        or where bonds between devices distinguish otherwise identical ones.
+        Returns all of `rows` and None if grouping is not worth its cost: for few nodes, or if bonds between
+        devices distinguish otherwise identical nodes.
         """
         if len(rows) < _MIN_ROWS_TO_GROUP or self._bonded:
             return rows, None
@@ -431,7 +430,7 @@ class Cluster:
         row.score[rows] = (levels + (raised << LEVEL_BITS)) << TIE_BITS
 
     def _raise_bonded(self, raised: Ints, rows: Ints, request: ResourceRequest) -> None:
-        """Raise nodes whose devices would be tightly bonded, smallest sufficient group first."""
+        """Raise the scores of nodes with tightly bonded devices, most for the smallest sufficient group."""
         for place, row in enumerate(rows.tolist()):
             if self._nodes.bonded[row] and (bonded := self._bond(row, request)) is not None:
                 bond, size, columns = bonded
@@ -468,7 +467,7 @@ class Cluster:
         return np.array(levels, np.int64)
 
     def _best_rows(self, row: _RequestScores, request: ResourceRequest) -> list[int] | None:
-        """Return the best rows for a multi-node request, close together where racks and blocks are known."""
+        """Return the best rows for a multi-node request, close together if racks and blocks are known."""
         score = row.score + self._peers.tie
         rows = np.flatnonzero(score >= 0)
         if len(rows) < request.nodes:
@@ -490,7 +489,7 @@ class Cluster:
         return [int(node) for node in rows[: request.nodes]]
 
     def _grant(self, row: int, scores: _RequestScores, request: ResourceRequest) -> NodePlacement:
-        """Return what the request receives on the node of `row`. The request must fit."""
+        """Return the request's allocation on the node of `row`. The request must fit."""
         accelerators = request.accelerators
         name = self._nodes.states[row].name
         if not accelerators.count:
@@ -521,7 +520,7 @@ class Cluster:
                 done.append(part)
         except (KeyError, ValueError):
             for part in done:
-                # What was just given back may exceed the size of the node.
+                # The amount just released may exceed the size of the node.
                 self._move_part(part, request, -sign, sign < 0)
             raise
 

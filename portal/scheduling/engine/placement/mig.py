@@ -1,11 +1,11 @@
-"""MIG: chooses an instance, and plans another layout of a GPU.
+"""Chooses MIG instances, and plans changes to a GPU's MIG layout.
 
 An instance takes consecutive slots of its GPU's memory axis (8 slots; 4 on an A30). A layout is legal if the
 instances do not overlap and each starts where its profile may start (`mig_layouts`). The existing instances
 come from the snapshot, which drivers fill from the device.
 
-Fragmentation is measured as for whole GPUs, on the mask of unused slots: summed over the profiles by
-popularity, the free slots that no legal placement of the profile can cover.
+Fragmentation is measured as for whole GPUs, on the mask of unused slots: the free slots that no legal
+placement of a profile can cover, summed over all profiles and weighted by popularity.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Weights = tuple[tuple[str, int], ...]
 
 @lru_cache(maxsize=4096)
 def fragmentation(layout: Geometry, free: int, weights: Weights) -> int:
-    """Return Σ weight × free slots that the profile cannot cover. `free` has a bit for each free slot."""
+    """Return the sum of weight × free slots that the profile cannot cover. `free` has a bit per free slot."""
     total = 0
     for profile, weight in _weighted(layout, weights):
         covered = 0
@@ -46,7 +46,7 @@ def fragmentation(layout: Geometry, free: int, weights: Weights) -> int:
 def _weighted(layout: Geometry, weights: Weights) -> list[tuple[Profile, int]]:
     """Return the layout's profiles with their weights; equal weights if the mix requests none of them.
 
-    A profile with media extensions takes the slots of the one without, and counts only where requested.
+    A profile with media extensions takes the same slots as the one without, and counts only if requested.
     """
     weights_by_name = dict(weights)
     pairs = [
@@ -80,7 +80,7 @@ class _Gpu:
         return self.warned or device.warned
 
     def loss(self, taken: int, weights: Weights) -> int:
-        """Return the growth of fragmentation when the slots `taken` are granted, in slots × weight."""
+        """Return by how much fragmentation grows if the slots `taken` are allocated, in slots × weight."""
         if self.layout is None:
             return 0
         before = fragmentation(self.layout, self.free, weights)
@@ -90,9 +90,9 @@ class _Gpu:
         return (_bits(self.layout, device) or 0) if self.layout else 0
 
     def instances_to_destroy(self, profile: Profile, bits: int) -> list[DeviceCapacity] | None:
-        """Return the idle instances to destroy for one of the profile on these slots; None if impossible.
+        """Return the idle instances to destroy before one can be created on these slots; None if impossible.
 
-        These instances overlap with the slots, or use up the GPU's maximum of the profile or of media
+        Such instances overlap with the slots, or use up the GPU's maximum of the profile or of media
         extensions.
         """
         if bits & ~self.free:
@@ -119,9 +119,9 @@ class _Gpu:
 
 @dataclass(frozen=True, slots=True)
 class MigChoice:
-    """Instances to grant on one node, their cost (`loss`, in slots × weight) and the layout changes.
+    """Instances to allocate on one node, their cost (`loss`, in slots × weight) and the layout changes.
 
-    `warned`: an instance or its GPU has a warning. `slots_free`: total of free slots of the GPUs.
+    `warned`: an instance or its GPU has a warning. `slots_free`: total number of free slots on the GPUs.
     """
 
     grants: tuple[DeviceGrant, ...]
@@ -135,10 +135,10 @@ class MigChoice:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Option:
-    """One candidate instance, idle or new. The smallest is chosen.
+    """One candidate instance, idle or new. The smallest option is chosen.
 
-    The location counts most: a bad one costs others for as long as it is held. At equal cost an existing
-    instance is preferred, then a new one that destroys the fewest.
+    The location comes first, because a bad one costs other requests capacity for as long as it is in use. At
+    equal cost, an existing instance is preferred, then a new one that destroys the fewest instances.
     """
 
     warned: bool
@@ -155,7 +155,7 @@ class _Option:
 def choose(
     node: NodeCapacity, accelerators: AcceleratorRequest, weights: Weights, *, repartition: bool = False
 ) -> MigChoice | None:
-    """Return the instances for the request on this node, or None. Creates some only with `repartition`."""
+    """Return the instances for the request on this node, or None. Plans new ones only with `repartition`."""
     gpus = _gpus(node, accelerators)
     loss = slots_free = 0
     warned = False

@@ -1,4 +1,4 @@
-"""Legal MIG layouts: the profiles of a GPU, the slots that each takes, and where it may start.
+"""Legal MIG layouts: the profiles of a GPU, their widths in slots, and their possible start slots.
 
 Layouts reported by a GPU's driver take precedence (`reported_geometry`).
 The table covers other GPUs and planning ahead.
@@ -22,7 +22,7 @@ MAX_SLOTS = 64
 class Profile:
     """A MIG profile: its memory, width in slots, possible start slots and maximum number per GPU.
 
-    Profiles with media extensions (`+me`) need engines that a GPU has once: one instance at a time.
+    Profiles with media extensions (`+me`) need engines that each GPU has only once.
     """
 
     name: str
@@ -93,9 +93,10 @@ def _mib(gib_hundredths: int) -> int:
 
 
 def _layout_of_sizes(*gigabytes: int) -> Geometry:
-    """Return a layout of 8 slots from its names alone: 1g, 1g double, 3g and 7g in GB.
+    """Return a layout of 8 slots from the sizes in profile names alone: 1g, 1g double, 3g and 7g, in GB.
 
-    Names round up by at most 1/8 on every model with published sizes, so 7/8 of the name is certain.
+    Names round sizes up by at most 1/8 on every model with published sizes, so at least 7/8 of the named size
+    exists.
     """
     one, double, half, full = gigabytes
     names = (
@@ -142,7 +143,7 @@ _GEOMETRIES: tuple[tuple[str, int, int, Geometry], ...] = (
     ("A100", 35_000, 45_000, _A100_40),
     ("A100", 75_000, 90_000, _A100_80),
     ("H100", 75_000, 90_000, _H100_80),
-    # The H100 NVL and others with 94 GB, and those with 96 GB.
+    # The H100 NVL and other models with 94 GB, and models with 96 GB.
     ("H100", 93_000, 96_500, _layout_of_sizes(12, 24, 47, 94)),
     ("H100", 96_500, 100_000, _layout_of_sizes(12, 24, 48, 96)),
     ("H20", 93_000, 100_000, _layout_of_sizes(12, 24, 48, 96)),

@@ -1,8 +1,8 @@
-"""The request shapes that a cluster expects, by popularity.
+"""The request shapes that a cluster expects, with their popularity.
 
 Fragmentation is measured against the mix: free capacity that no usual request can use has no value. A mix is
-learnt from recent requests (`RequestMix.learnt`). A pool without history expects what the catalog offers, or
-`DEFAULT_MIX` if that is empty.
+learnt from recent requests (`RequestMix.learnt`). A pool without history expects the catalog's flavors, or
+`DEFAULT_MIX` if the catalog is empty.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from provisioning.types import AcceleratorRequest, ResourceRequest
 
 WINDOW = 2000
-"""Number of latest requests that a mix is learnt from. Each counts the same."""
+"""Number of latest requests that a mix is learnt from. All have the same weight."""
 CATALOG_WEIGHT = 10
-"""Weight of the catalog, in requests, while no requests exist; fades out as they arrive."""
+"""Weight of the catalog, in requests, while no requests exist. Fades out as requests arrive."""
 LEARN_PERCENT = 25
 MAX_LEARN_AFTER = 250
-"""A mix is learnt again once this many requests are new."""
+"""A mix is learnt again after this many new requests."""
 SCARCITY_ONE = 16
 """Scarcity of a shape that can use all free capacity. Unit: 1/16."""
 _KEEP_PERCENT = 99
@@ -55,8 +55,9 @@ class Shape:
 class RequestMix:
     """Shapes with their weights, the most popular first.
 
-    `scarcity` gives the scarcity of what each shape can use, for fragmentation and for room, in units of
-    1/`SCARCITY_ONE`; 0 for a shape that could never fit the pool. Shapes without an entry are not scarce.
+    `scarcity` is the scarcity of the capacity that each shape can use, for fragmentation and for room, in
+    units of 1/`SCARCITY_ONE`; 0 for a shape that could never fit the pool. Shapes without an entry are not
+    scarce.
     """
 
     shapes: tuple[tuple[Shape, int], ...]
@@ -64,7 +65,7 @@ class RequestMix:
 
     @classmethod
     def of(cls, requests: Iterable[ResourceRequest]) -> RequestMix:
-        """Return the mix of past requests in any order. A multi-node request counts once per node."""
+        """Return the mix of past requests, in any order. A multi-node request counts once per node."""
         return cls.weighted((request, 1) for request in requests)
 
     @classmethod
@@ -83,9 +84,9 @@ class RequestMix:
     def learnt(cls, recent: Sequence[ResourceRequest], offered: Sequence[ResourceRequest]) -> RequestMix:
         """Return the mix of the last requests (at most `WINDOW`) of a pool whose catalog offers `offered`.
 
-        Each request counts 1. Without requests the catalog counts `CATALOG_WEIGHT` in total, spread evenly
-        over its entries; this fades out in proportion as the window fills. Returns `DEFAULT_MIX` if both are
-        empty.
+        Each request has weight 1. Without requests, the catalog has a total weight of `CATALOG_WEIGHT`,
+        spread evenly over its entries, which fades out in proportion as the window fills. Returns
+        `DEFAULT_MIX` if both are empty.
         """
         recent = recent[-WINDOW:]
         if not recent and not offered:
@@ -118,7 +119,7 @@ class RequestMix:
         return cls(tuple(shapes), tuple(scarcity))
 
     def typical(self) -> tuple[tuple[Shape, int], ...]:
-        """Return the most popular shapes that make up 99 % of the mix, weights scaled to about 10,000."""
+        """Return the most popular shapes, 99 % of the mix, with a total weight of about 10,000."""
         return _typical([item for item in self.shapes if not item[0].mig_profile])
 
     def typical_accelerated(self) -> tuple[tuple[Shape, int], ...]:
@@ -153,7 +154,7 @@ class RequestMix:
 
 
 def is_learning_due(learnt_count: int, fresh: int) -> bool:
-    """Return whether a mix learnt from `learnt_count` requests is due again after `fresh` more."""
+    """Return whether to learn a mix from `learnt_count` requests again after `fresh` more requests."""
     return fresh > 0 and (fresh * 100 >= LEARN_PERCENT * learnt_count or fresh >= MAX_LEARN_AFTER)
 
 

@@ -1,8 +1,8 @@
-"""Breaks ties between nodes of equal level: the fullest first, measured among its peers.
+"""Breaks ties between nodes of equal level: prefers the nodes that are fullest compared to their peers.
 
 Peers are nodes of the same build. In each group the fullest node has the highest value and the emptiest the
-lowest, evenly spaced: taking the highest leaves the same part of every group untouched. A fixed order of
-nodes would pack as well but would depend on names; "least free" alone would use up small nodes first. Peers
+lowest, evenly spaced: choosing the highest leaves the same part of every group untouched. A fixed order of
+nodes would pack equally well, but depend on names; "least free" alone would use up small nodes first. Peers
 with equal contents are interchangeable, so their order does not matter.
 """
 

@@ -1,4 +1,4 @@
-"""How many devices of a node have room for a share of a request, ignoring its other requirements."""
+"""Counts the devices of a node with room for a share of a request, ignoring other requirements."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from portal.scheduling.engine.placement.types import NodeCapacity
 from provisioning.types import AcceleratorRequest
 
 MAX_INSTANCES = 256
-"""Search limit per node: 16 GPUs with 7 instances each are 112."""
+"""Maximum number of instances per node: 16 GPUs with 7 instances each."""
 
 
 def devices_with_room(
     node: NodeCapacity, accelerators: AcceleratorRequest, *, repartition: bool = False
 ) -> int:
-    """Return the number of devices with room for the share; with a MIG profile, of its free instances.
+    """Return the number of devices with room for the share or, for a MIG profile, of free instances.
 
     With `repartition`, includes instances that another layout would create.
     """
@@ -35,7 +35,7 @@ def devices_with_room(
 
 
 def _instances(node: NodeCapacity, accelerators: AcceleratorRequest, *, repartition: bool) -> int:
-    """Return how many instances fit, found by bisection: if a number does not fit, no larger one does."""
+    """Return how many instances fit. Uses bisection, because if a number does not fit, no larger one does."""
     least, beyond = 0, MAX_INSTANCES + 1
     while beyond - least > 1:
         count = (least + beyond) // 2

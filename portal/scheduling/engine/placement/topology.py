@@ -1,4 +1,4 @@
-"""Keeps devices of one request close: NUMA node and NVLink island, then NUMA node, island, node.
+"""Keeps a request's devices close: NUMA node and NVLink island, then NUMA node, island, node.
 
 Across nodes, `cluster` prefers one rack, then one block.
 """
@@ -14,10 +14,10 @@ from provisioning.types import Within
 
 
 class Bond(IntEnum):
-    """What a group of devices has in common, the tightest first.
+    """Common location of a group of devices, tightest first.
 
-    An island may span NUMA nodes (NVSwitch joins all GPUs of a host), so it does not imply one. Requests that
-    need NVLink ask for an island; for all others, crossing NUMA nodes costs more.
+    An island may span several NUMA nodes (NVSwitch joins all GPUs of a host). Requests that need NVLink
+    require an island; for all other requests, crossing NUMA nodes costs more.
     """
 
     ISLAND_IN_NUMA = 0
@@ -45,7 +45,7 @@ def bond_of(device: DeviceCapacity, within: Within) -> str | int | None:
 
 
 def largest_group(devices: Sequence[DeviceCapacity], eligible: Bools, within: Within) -> int:
-    """Return the size of the largest group of eligible devices with the required bond."""
+    """Return the size of the largest group of eligible devices with this bond."""
     counts: dict[str | int, int] = {}
     for column, device in enumerate(devices):
         if eligible[column] and (bond := bond_of(device, within)) is not None:
@@ -62,7 +62,7 @@ def tightest_group(
 ) -> tuple[Bond, int, list[int]] | None:
     """Return the smallest sufficient group of the tightest bond: the bond, its size and the columns to take.
 
-    Among groups, the one that needs the fewest devices with a warning wins; inside a group, `order` decides.
+    Among groups, the one that needs the fewest devices with a warning wins; within a group, `order` decides.
     None if no group that meets `required` is large enough.
     """
     for bond in SATISFYING[required]:
@@ -97,10 +97,10 @@ def _groups(
 
 
 def _key(device: DeviceCapacity, bond: Bond, required: Within) -> Key | None:
-    """Return the group of the device; None if it has none or it is unknown."""
+    """Return the group of the device; None if there is no group or it is unknown."""
     match bond:
         case Bond.ISLAND_IN_NUMA:
-            # Linux reports no NUMA node on machines with a single one.
+            # Linux reports no NUMA node on machines with only one.
             has_numa = device.numa >= 0 or required is not Within.NUMA
             return (device.island, device.numa) if device.island and has_numa else None
         case Bond.NUMA:

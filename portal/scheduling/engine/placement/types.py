@@ -1,4 +1,4 @@
-"""Input and results of placement. Frozen values; integers only (milli-CPU, milli-GPU, MiB)."""
+"""Input and results of placement: immutable, with integer amounts (milli-CPU, milli-GPU, MiB)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from portal.scheduling.engine.placement.mig_layouts import Geometry
 from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind, Placement, ResourceRequest
 
 Version = tuple[int, int]
-"""Major and minor number, compared numerically."""
+"""Major and minor version number."""
 UNKNOWN_VERSION: Version = (0, 0)
 NodeReason = tuple[str, Reason]
 """The name of a node (or pool), and why it rejects the request."""
@@ -18,7 +18,7 @@ NodeReason = tuple[str, Reason]
 
 @dataclass(frozen=True, slots=True)
 class SoftwareRequirements:
-    """What a template's software requires of a node. None and the empty string require nothing.
+    """A template's software requirements for nodes. None and the empty string require nothing.
 
     A device of one of `models` (empty: any) must have `min_compute_capability`.
     """
@@ -34,7 +34,7 @@ class SoftwareRequirements:
 
 @dataclass(frozen=True, slots=True, order=True)
 class NodeSoftware:
-    """What a node can run: its programs, the newest CUDA of its driver, and compute capability by model.
+    """A node's programs, the newest CUDA version of its driver, and its compute capabilities by model.
 
     Unknown versions are `UNKNOWN_VERSION`, which meets no requirement.
     """
@@ -126,9 +126,9 @@ class DeviceCapacity:
 class NodeCapacity:
     """A node in a placement snapshot. `unusable` says why it takes no work.
 
-    `provides` meets a request's `needs`, `labels` its labels, `software` its template's requirements. `rack`
-    and `block` give the location; multi-node requests are kept close together. `home_gpu_milli` and
-    `home_cpu_milli` are what the owners of the homes on the node use on average.
+    `provides` is compared with a request's `needs`, `labels` with its labels, `software` with its template's
+    requirements. `rack` and `block` are the location; multi-node requests are kept close together.
+    `home_gpu_milli` and `home_cpu_milli` are the average use of the owners of homes on the node.
     """
 
     name: str
@@ -153,8 +153,8 @@ class NodeCapacity:
 class ModelPreference:
     """Differences between models for a request that accepts several, besides their placements.
 
-    - `penalty`: by model, levels of the score to subtract: what others need or pay for it.
-    - `value_rank`: by model, its position from the least valuable, 0 to 63. The lowest wins a tie.
+    - `penalty`: score levels to subtract, by model, for other requests' needs and for its price.
+    - `value_rank`: position by model from the least valuable, 0 to 63. The lowest wins a tie.
     """
 
     penalty: Mapping[str, int]
@@ -183,6 +183,6 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Unplaceable:
-    """A negative decision with the reason of each node, in snapshot order."""
+    """A negative decision with each node's reason, in snapshot order."""
 
     reasons: tuple[NodeReason, ...]

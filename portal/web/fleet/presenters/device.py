@@ -66,7 +66,7 @@ class InstanceSegment:
 
 @dataclass(frozen=True, slots=True)
 class DevicePage:
-    """A device. `recovery` says how to return it to service."""
+    """Data of a device's page. `recovery` says how to return the device to service."""
 
     device: Device
     name: str
@@ -111,7 +111,7 @@ def device_page(actor: User, device: Device, now: datetime) -> DevicePage:
 
 
 def unavailability_sentence(device: Any, with_check_of: Mapping[UUID, Device], now: datetime) -> str:
-    """Return why it takes no work now in one sentence, or an empty string. Follows the order of the states.
+    """Return in one sentence why the device takes no work now, or an empty string.
 
     `with_check_of` is the result of `gpu_checks.selectors.devices_served_as_peers`.
     """

@@ -1,4 +1,4 @@
-"""Plots of a device: GPU use, memory, power and temperature, each with the finding as its title."""
+"""Plots of a device: GPU use, memory, power and temperature. Each title states the result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SPAN_TEXTS = ((HOUR, gettext_lazy("Last hour")), (MONTH, gettext_lazy("Last 30 d
 
 
 def use_of(device: Device, span: str, now: datetime) -> UsePlots:
-    """Return the plots of a device, or the reason for having none. Raises `KeyError` for an unknown span."""
+    """Return the plots of a device, or why there are none. Raises `KeyError` for an unknown span."""
     measured = device_series(device, span, now=now)
     allocations = holders(device, start_of(measured), now)
     if plots := device_plots(device, measured, allocations):
@@ -257,7 +257,7 @@ def _columns(*, with_percentile: bool) -> tuple[str, ...]:
 
 
 def _merged_values(series: Series, quantity: _Quantity, bundle: int) -> tuple[plots.Values, plots.Values]:
-    """Return means and maxima of each point, weighted by measured time where several become one."""
+    """Return the means and maxima of each point, weighted by measured time if several are merged."""
     means: list[float | None] = []
     peaks: list[float | None] = []
     for first in range(0, len(series.points), bundle):
@@ -289,7 +289,7 @@ def allocation_times(
 
 
 def _rows(series: Series, quantity: _Quantity) -> tuple[TableRow, ...]:
-    """Return the figures per minute or per day (UTC), the newest first."""
+    """Return the figures per minute or per day (UTC), newest first."""
     if series.span == HOUR:
         values = (quantity.mean, *([_p95_of] if quantity.key == "use" else []), quantity.most)
         return tuple(

@@ -1,4 +1,4 @@
-"""Presenter of GPUs in detail, for the map and nodes: who holds each, its use and its free part."""
+"""Presenter of GPUs in detail, for the map and nodes: workspaces on each GPU, its use and its free part."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
 
 @dataclass(frozen=True, slots=True)
 class GpuDetails:
-    """A GPU with what its instances add, or an instance. `free` is a text, empty if nothing.
+    """A GPU with its instances, or an instance. `free` describes the free part; empty if nothing is free.
 
-    `profile` is empty unless it is an instance. `holdings` include those of its `instances`. `use_pct` is its
-    use now, None if not measured; `idle_s` is 0 unless it is allocated and idle. `why` says why it takes no
-    work.
+    `profile` is empty except for an instance. `holdings` include those of its `instances`. `use_pct` is the
+    current use, None if not measured; `idle_s` is 0 unless the GPU is allocated and idle. `why` explains why
+    the GPU takes no work.
     """
 
     index: int
@@ -58,13 +58,13 @@ class GpuDetails:
 
     @property
     def link(self) -> str:
-        """URL of the only workspace that holds it, if the reader may see it, else its own."""
+        """The URL of the only workspace on the GPU, if the reader may see it, else of the GPU's page."""
         holder = self.holdings[0].holder if len(self.holdings) == 1 else None
         return holder.url if holder is not None and holder.url else self.url
 
     @property
     def use(self) -> str:
-        """Its use now, or how long it has been idle; empty if unknown."""
+        """The current use, or the idle time; empty if unknown."""
         if self.idle_s:
             return _("idle for %(time)s") % {"time": format_duration(self.idle_s)}
         return "" if self.use_pct is None else _("%(percent)s %% in use now") % {"percent": self.use_pct}
@@ -72,7 +72,7 @@ class GpuDetails:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What is known about several devices, each read once."""
+    """Data about several devices, read once for all."""
 
     now: datetime
     held: Mapping[UUID, Sequence[Holding]]
@@ -82,7 +82,7 @@ class _Facts:
 
 
 def gpu_details(actor: User, node: Node, now: datetime, index: int | None = None) -> tuple[GpuDetails, ...]:
-    """Return the GPUs of a node by index, or the one with this `index`. Five queries and a read of Redis."""
+    """Return a node's GPUs by index, or the one with this `index`. Five queries and a Redis read."""
     rows = selectors.devices_with_state(now).filter(KNOWN, node=node)
     if index is not None:
         rows = rows.filter(index=index)
@@ -90,9 +90,9 @@ def gpu_details(actor: User, node: Node, now: datetime, index: int | None = None
 
 
 def details_of(actor: User, devices: Sequence[Any], now: datetime) -> tuple[GpuDetails, ...]:
-    """Return these devices of a node (of `selectors.devices_with_state`) in their order.
+    """Return these devices of a node (from `selectors.devices_with_state`) in the same order.
 
-    Instances are in their GPU. Four queries and a read of Redis.
+    Instances are listed with their GPU. Four queries and a Redis read.
     """
     gpus, parts = _with_instances(devices)
     facts = _Facts(
@@ -128,7 +128,7 @@ def _details(device: Any, parts: Sequence[Any], facts: _Facts) -> GpuDetails:
 
 
 def _with_instances(devices: Sequence[Any]) -> tuple[list[Any], dict[str, list[Any]]]:
-    """Return GPUs and the instances of each by its UUID. An instance without a known GPU is listed itself."""
+    """Return GPUs, and instances by their GPU's UUID. Instances of unknown GPUs are among the GPUs."""
     parts: dict[str, list[Any]] = defaultdict(list)
     known = {device.uuid for device in devices if device.kind != DeviceKind.MIG}
     gpus = []
@@ -141,7 +141,7 @@ def _with_instances(devices: Sequence[Any]) -> tuple[list[Any], dict[str, list[A
 
 
 def _free(gpu: Any, parts: Sequence[Any]) -> str:
-    """Return the free part of a partly held GPU, as “0.5 of the GPU free”, or its free instances."""
+    """Return the free part of a partly allocated GPU, as “0.5 of the GPU free”, or its free instances."""
     count = total_count(counting.countable_devices([gpu, *parts]))
     if gpu.partitioned and parts:
         whole = WHOLE_DEVICE_MILLI

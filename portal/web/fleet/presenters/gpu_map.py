@@ -1,7 +1,7 @@
-"""The map of GPUs, one cell per device with its state. The number of queries is constant.
+"""The GPU map, with one cell per device. The number of queries is constant.
 
-Many GPUs are shown as small cells by pool, rack and node. Filters and zoom (`gpu_zoom`) narrow the map; few
-GPUs are shown in detail.
+Large maps have small cells, grouped by pool, rack and node. Filters and zoom (`gpu_zoom`) narrow the map; if
+few GPUs are left, they are shown in detail.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from provisioning.types import DeviceKind
 
 NODES_PER_PAGE = 128
 FEW_NODES = 64
-"""Up to this number of nodes, their devices are read by node instead of by pool."""
+"""Maximum number of nodes whose devices are read by node instead of by pool."""
 DETAILED_GPUS = 64
 """Maximum number of GPUs that are shown in detail."""
 SLICES = 8
@@ -64,7 +64,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A device. `label` is its description for screen readers; empty on a compact map."""
+    """The cell of a device. `label` is its description for screen readers; empty on a compact map."""
 
     index: int
     state: DeviceState
@@ -81,7 +81,7 @@ class Cell:
 class MapNode:
     """A node with its cells. `at` is the path prefix of each cell; `location` is empty if unknown.
 
-    `zoom` is the query string of the map of this node alone.
+    `zoom` is the query string that shows only this node.
     """
 
     id: UUID
@@ -95,7 +95,7 @@ class MapNode:
 
     @property
     def small_cells(self) -> SafeString:
-        """The cells of a compact map. A loop in the template takes 10 times as long for 1,000 GPUs."""
+        """The cells of a compact map. A template loop would take 10 times as long for 1,000 GPUs."""
         return format_html_join(
             "",
             "<i class={}{}>{}</i>",
@@ -111,12 +111,12 @@ class MapNode:
 
     @property
     def stale(self) -> bool:
-        """Whether the states are the last known: the node is silent."""
+        """Whether the states are the last known ones, because the node is silent."""
         return any(cell.stale for cell in self.cells)
 
     @property
     def summary(self) -> str:
-        """Number of GPUs by state, and the note, for screen readers."""
+        """The number of GPUs by state, and the note, for screen readers."""
         counts = Counter(cell.state for cell in self.cells)
         texts = [f"{counts[state]} {str(LOOKS[state].word).lower()}" for state in LOOKS if counts[state]]
         texts = texts or [_("no GPU")]
@@ -138,9 +138,9 @@ class Rack:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Nodes of this page that belong together; `pool` is its slug if the group is a pool.
+    """Nodes of this page that belong together; `pool` is the slug if the group is a pool.
 
-    `zoom` is the query string of the map of this group alone, or empty. `racks` is empty on a detailed map.
+    `zoom` is the query string that shows only this group, or empty. `racks` is empty on a detailed map.
     """
 
     name: str
@@ -153,7 +153,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class LegendEntry:
-    """A state with its number of devices; `chosen` if the map is filtered by it."""
+    """A state with its number of devices; `chosen` if the map is filtered by this state."""
 
     state: DeviceState
     look: StateLook
@@ -169,7 +169,7 @@ class LegendEntry:
 class GpuMap:
     """The map page: headline, legend and cells.
 
-    `lost` says that the chosen rack or node is not there. `details` are the GPUs of the chosen node.
+    `lost` is a note that the selected rack or node does not exist. `details` are the selected node's GPUs.
     """
 
     headline: str
@@ -212,7 +212,7 @@ class _DeviceRow:
 
 
 def gpu_map(actor: User, filters: Filters, page: str | None, now: datetime) -> GpuMap:
-    """Return the map under these filters, as far as `actor` may see who holds the GPUs."""
+    """Return the map with these filters. Workspaces that `actor` may not see are not named."""
     pools = {pool.pk: pool for pool in Pool.objects.filter(enabled=True)}
     nodes, filters, lost = gpu_zoom.zoomed(_nodes(pools, filters), filters)
     rows = _rows(nodes, now)
@@ -268,7 +268,7 @@ def _legend(counts: Counter[DeviceState], filters: Filters) -> tuple[LegendEntry
 
 
 def _order(pools: Mapping[UUID, Pool], by: str, *, compact: bool) -> Callable[[Node], tuple[Any, ...]]:
-    """Return the sort key of nodes. Nodes of one rack are together where racks are shown."""
+    """Return the sort key of nodes. If racks are shown, nodes of the same rack are adjacent."""
 
     def rack(node: Node) -> tuple[bool, str]:
         return (not any(node.location), gpu_zoom.rack_key(node))
@@ -283,7 +283,7 @@ def _order(pools: Mapping[UUID, Pool], by: str, *, compact: bool) -> Callable[[N
 
 
 def _details(actor: User, nodes: Collection[Node], filters: Filters, now: datetime) -> tuple[GpuDetails, ...]:
-    """Return the GPUs of the chosen node in detail. Nodes of several pools can have its name."""
+    """Return the GPUs of the selected node in detail. Nodes in several pools can have the same name."""
     if not filters.node:
         return ()
     return tuple(details for node in nodes for details in gpu_details(actor, node, now))
@@ -385,7 +385,7 @@ def _groups(
 
 
 def _racks(listed: Sequence[tuple[Node, MapNode]], pool: str, filters: Filters) -> Iterable[Rack]:
-    """Return the racks of a pool. Other groups, and pools without locations, are not divided."""
+    """Return the racks of a pool. Other groups, and pools without locations, have no racks."""
     if not pool or not any(any(node.location) for node, _row in listed):
         yield Rack("", "", tuple(row for _node, row in listed))
         return
@@ -407,7 +407,7 @@ def _map_node(node: Node, pool: Pool, cells: Iterable[Cell], filters: Filters, n
 
 
 def _small_cell(row: _DeviceRow, *, stale: bool) -> Cell:
-    """Return a cell without its label, which the browser makes of the legend."""
+    """Return a cell without its label, which the browser creates from the legend."""
     return Cell(row.index, row.state, "", stale)
 
 

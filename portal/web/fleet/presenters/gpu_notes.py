@@ -1,4 +1,4 @@
-"""Sentences above the map of GPUs: counts, silent pools and nodes, notes about accelerators."""
+"""Sentences above the GPU map: counts, silent pools and nodes, notes about accelerators."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class SilentPlace:
-    """A silent pool, or a silent node of a pool that reports. `age` says since when, `cause` why."""
+    """A silent pool, or a silent node of a pool that reports. `age` and `cause` say how long and why."""
 
     name: str
     url: str
@@ -54,7 +54,7 @@ def headline(devices: Iterable[tuple[str, DeviceState]]) -> str:
 
 
 def _shares(noun: str, counts: Counter[DeviceState], total: int) -> str:
-    """Return the counts of one kind by state, which add up to the total."""
+    """Return the counts of one kind by state as text. The counts add up to the total."""
     groups = counting.summarize(counts)
     parts = [noun % {"busy": groups.in_use, "total": total}]
     for text, number in (
@@ -70,7 +70,7 @@ def _shares(noun: str, counts: Counter[DeviceState], total: int) -> str:
 
 
 def silent_places(nodes: Iterable[Node], pools: Mapping[UUID, Pool], now: datetime) -> Iterable[SilentPlace]:
-    """Return the silent pools of these nodes with their cause, then single silent nodes, up to `SHOWN`."""
+    """Return the silent pools of these nodes, then single silent nodes, up to `SHOWN`."""
     rows = list(nodes)
     of_pools = {key: contact_of_pool(pools[key]) for key in {node.pool_id for node in rows}}
     places = [
@@ -92,7 +92,7 @@ def silent_places(nodes: Iterable[Node], pools: Mapping[UUID, Pool], now: dateti
 
 
 def accelerator_notes(nodes: Iterable[Node]) -> Iterable[tuple[str, str]]:
-    """Return distinct notes about accelerators of nodes, such as a missing driver."""
+    """Return distinct notes about the nodes' accelerators, such as a missing driver."""
     names_by_note: dict[str, list[str]] = defaultdict(list)
     for node in nodes:
         if node.accelerator_note and contact_of_node(node).heard:

@@ -1,4 +1,4 @@
-"""Filters and zoom of the map of GPUs: from all pools to a pool, a rack and a node, as query parameters."""
+"""Filters and zoom of the GPU map as query parameters: from all pools to a pool, a rack and a node."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from portal.fleet.inventory import locations
 from portal.fleet.inventory.models import Node, Pool
 
 UNKNOWN = "-"
-"""`rack` of nodes without a location. Names of racks begin with a letter or digit."""
+"""Value of `rack` for nodes without a location. Rack names begin with a letter or digit."""
 BY = (
     ("", gettext_lazy("By pool")),
     ("model", gettext_lazy("By model")),
     ("state", gettext_lazy("By state")),
     ("rack", gettext_lazy("By rack")),
 )
-"""Groupings of devices, and of nodes by rack."""
+"""Supported groupings."""
 _KEPT = ("model", "state", "by")
-"""Filters that links of the zoom keep. A search is over once a place is chosen."""
+"""Filters that zoom links keep. A search ends when the user selects a place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,13 @@ class Filters:
 
     @property
     def narrowed(self) -> bool:
-        """Whether anything but the grouping is set."""
+        """Whether anything except the grouping is set."""
         return any((self.pool, self.model, self.state, self.q, self.rack, self.node))
 
 
 @dataclass(frozen=True, slots=True)
 class Crumb:
-    """A level of the zoom; `zoom` is its query string, empty for the level that is shown."""
+    """A zoom level; `zoom` is its query string, empty for the current level."""
 
     name: str
     zoom: str = ""
@@ -59,22 +59,23 @@ def rack_key(node: Node) -> str:
 
 
 def rack_name(key: str | Node) -> str:
-    """Return the name of a rack for people, by its key or of a node."""
+    """Return the display name of the rack with this key, or of a node."""
     key = rack_key(key) if isinstance(key, Node) else key
     return _("Unknown rack") if key == UNKNOWN else key
 
 
 def zoom_query(filters: Filters, *, pool: str = "", rack: str = "", node: str = "") -> str:
-    """Return the query string of this place, with the filters that stay."""
+    """Return the query string of this place, including the filters to keep."""
     kept = {name: getattr(filters, name) for name in _KEPT}
     chosen = {"pool": pool, "rack": rack, "node": node, **kept}
     return "?" + urlencode({name: value for name, value in chosen.items() if value}, safe="/")
 
 
 def zoomed(nodes: Mapping[UUID, Node], filters: Filters) -> tuple[dict[UUID, Node], Filters, str]:
-    """Return the nodes at the chosen rack and node, the filters in effect, and a note.
+    """Return the nodes of the selected rack and node, the effective filters, and a note.
 
-    An unknown rack or node is ignored, as after a change of the pool; the note says so.
+    Ignores an unknown rack or node, for example after another pool was selected, and explains this in the
+    note.
     """
     note = ""
     rows = dict(nodes)
@@ -82,15 +83,15 @@ def zoomed(nodes: Mapping[UUID, Node], filters: Filters) -> tuple[dict[UUID, Nod
         ("rack", rack_key, _("Rack %(name)s is not in this selection. All racks are shown.")),
         ("node", _name_of, _("Node %(name)s is not in this selection. All nodes are shown.")),
     ):
-        wanted = getattr(filters, name)
-        if not wanted:
+        selected_key = getattr(filters, name)
+        if not selected_key:
             continue
-        chosen = {key: node for key, node in rows.items() if key_of(node) == wanted}
+        chosen = {key: node for key, node in rows.items() if key_of(node) == selected_key}
         if chosen or not rows:
             rows = chosen
         else:
             filters = replace(filters, **{name: ""})
-            note = text % {"name": wanted}
+            note = text % {"name": selected_key}
     return rows, filters, note
 
 
@@ -99,7 +100,7 @@ def _name_of(node: Node) -> str:
 
 
 def crumbs(filters: Filters, pools: Iterable[Pool]) -> tuple[Crumb, ...]:
-    """Return the levels from all pools to the place that is shown; empty if nothing is zoomed."""
+    """Return the levels from all pools to the current place; empty without zoom."""
     if not (filters.rack or filters.node):
         return ()
     names = {pool.slug: pool.name for pool in pools}

@@ -9,6 +9,6 @@ MAX_SHOWN = 12
 
 
 def newest_events(pool: Pool, kind: TargetKind, key: str) -> tuple[Event, ...]:
-    """Return the latest entries of a pool's log about a device or node (see `EventTarget`), newest first."""
+    """Return a pool's latest log entries about a device or node (see `EventTarget`), newest first."""
     events = Event.objects.filter(pool=pool, targets__kind=kind, targets__key=key)
     return tuple(events.order_by("-pk")[:MAX_SHOWN])

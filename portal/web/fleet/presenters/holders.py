@@ -1,4 +1,4 @@
-"""Presenters of who holds a device, as far as the reader may see it."""
+"""Presenters of the workspaces on devices, as far as the reader may see them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from portal.people.accounts.models import User
 
 @dataclass(frozen=True, slots=True)
 class HolderLink:
-    """The holder of a device; workspace name and `url` only if visible to the user."""
+    """A workspace on a device; its name and `url` are set only if it is visible to the user."""
 
     name: str
     url: str = ""
@@ -25,7 +25,7 @@ class HolderLink:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """An active allocation of a device: `milli` of 1000. `since` is None if the holder is not visible."""
+    """An active allocation of a device: `milli` of 1000. `since` is None if the workspace is not visible."""
 
     holder: HolderLink
     milli: int
@@ -33,7 +33,7 @@ class Holding:
 
 
 def link_of(workspace_id: UUID, workspace: str, owner: str) -> HolderLink:
-    """Return a visible workspace, by its name and the username of its owner, as a holder."""
+    """Return the link to a visible workspace, with its name and its owner's username."""
     name = _("%(workspace)s of %(owner)s") % {"workspace": workspace, "owner": owner}
     return HolderLink(name, reverse("workspaces:detail", args=[workspace_id]))
 

@@ -59,7 +59,7 @@ class NodePage:
 
 @dataclass(frozen=True, slots=True)
 class LinkForm:
-    """The nodes to which the link can be checked now; `refused` says why there is none."""
+    """The nodes to which the link can be checked now; `refused` explains why there are none."""
 
     nodes: tuple[Node, ...]
     refused: str
@@ -67,7 +67,7 @@ class LinkForm:
 
 @dataclass(frozen=True, slots=True)
 class JointForm:
-    """The check of all GPUs at once: their number, or why it is not possible now."""
+    """A check of all GPUs at once: their number, or why the check is not possible now."""
 
     gpus: int
     refused: str
@@ -97,11 +97,11 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
     counts = counting.counts_by_pool(only, now, counting.countable_devices(devices)).get(node.pool_id, {})
     machine = machines_by_node(node.pool, [node.name]).get(node.name)
     homes, homes_go_to = _homes(actor, node)
-    missing = [_missing_text(gpu) for gpu in missing_gpus.missing_gpus_of(node, devices)]
+    missing_texts = [_missing_text(gpu) for gpu in missing_gpus.missing_gpus_of(node, devices)]
     return NodePage(
         node=node,
         state=state_of_node(node, machine, now),
-        notes=(*missing, *(notes_of(machine, now) if machine else ())),
+        notes=(*missing_texts, *(notes_of(machine, now) if machine else ())),
         gpus=details_of(actor, devices, now),
         holders=tuple(holders),
         facts=tuple(_facts_of_node(node, counts)),
@@ -123,7 +123,7 @@ def _link(actor: User, node: Node) -> LinkForm | None:
 
 
 def _joint(actor: User, node: Node, devices: Iterable[Device]) -> JointForm | None:
-    """Return the form for a check of all GPUs at once, for operators on nodes with several, else `None`."""
+    """Return the form for a check of all GPUs at once, for operators on multi-GPU nodes, else `None`."""
     gpus = [device for device in devices if device.kind == DeviceKind.GPU and not device.mig_mode]
     if not actor.operates or len(gpus) < joint.MIN_GPUS:
         return None

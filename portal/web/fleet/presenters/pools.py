@@ -105,8 +105,8 @@ class PoolCapacity:
     accelerator_note: str = ""
     accelerators: tuple[DeviceLine, ...] = ()
     age: str = ""
-    """Time since the last contact with a silent pool. Its amounts in use are then the last known ones, and
-    none is free.
+    """Time since the last contact with a silent pool. Used amounts are then the last known ones,
+    and nothing is free.
     """
 
 
@@ -122,7 +122,7 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """A node on the pool's page; `devices` are those that can be allocated."""
+    """A node on the pool's page; `devices` are the devices that can be allocated."""
 
     node: Node
     cpu: Count
@@ -148,7 +148,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class WarningGroup:
-    """A warning with the nodes that report it."""
+    """A warning with the nodes that report the warning."""
 
     text: str
     where: str
@@ -156,7 +156,7 @@ class WarningGroup:
 
 @dataclass(frozen=True, slots=True)
 class ProgramRow:
-    """A template's program, and the number of nodes with it."""
+    """A template's program, and the number of nodes that have the program."""
 
     name: str
     nodes: int
@@ -174,7 +174,7 @@ _SLOTS: Mapping[DeviceState, str] = {
 
 
 def slot_of(state: DeviceState) -> str:
-    """Return the CSS class of a device's box: `taken`, `part`, empty if free, else the tone of its state."""
+    """Return the CSS class of a device: `taken`, `part`, empty if free, else the tone of its state."""
     return _SLOTS[state] if state in _SLOTS else LOOKS[state].tone
 
 
@@ -223,7 +223,7 @@ def _lines(devices: Iterable[CountedDevice]) -> Iterable[DeviceLine]:
 
 
 def total_count(devices: Iterable[CountedDevice]) -> Count:
-    """Return the amounts of these devices together, in thousandths of a device."""
+    """Return the total amounts of these devices, in thousandths of a device."""
     tally = Tally()
     for device in devices:
         device.add_to(tally, "")
@@ -257,7 +257,7 @@ def node_rows(pool: Pool, nodes: Sequence[Any], now: datetime) -> tuple[list[Nod
 
 
 def limits_of(node: Node) -> str | Promise:
-    """Return how a node limits its workspaces, and which resources."""
+    """Return how a node limits its workspaces, and the limited resources."""
     if node.pool.simulated:
         return _("simulated")
     names = ", ".join(
@@ -274,7 +274,7 @@ def limits_of(node: Node) -> str | Promise:
 
 
 def device_rows(actor: User, devices: Sequence[Any]) -> list[DeviceRow]:
-    """Return rows for these devices (with state). Holders are named only if visible to the user."""
+    """Return rows for these devices (with state). Workspaces are named only if visible to the user."""
     held = holdings(actor, devices)
     return [
         DeviceRow(
@@ -306,7 +306,7 @@ def warnings_of(pool: Pool) -> list[WarningGroup]:
 
 
 def programs_of(actor: User, pool: Pool) -> list[ProgramRow]:
-    """Return the program of each template that the actor may use, and where it is installed.
+    """Return the program of each template that the actor may use, and its number of nodes.
 
     A simulated pool has every program.
     """

@@ -10,12 +10,12 @@ from portal.common.plots import Line, Plot, Style, Values
 from portal.reports.state_samples import COLUMNS, StateHistory
 
 MAX_DRAWN = 336
-"""Maximum number of points: those of a week in steps of half an hour."""
+"""Maximum number of points: a week in steps of half an hour."""
 STYLES = (Style.IN_USE, Style.IDLE, Style.FREE, Style.CHECKING, Style.MAINTENANCE, Style.OUT)
 
 
 def plot_of(history: StateHistory) -> Plot | None:
-    """Return the stacked plot of these samples, or None without one. The title has the mean number in use."""
+    """Return the stacked plot of these samples, or None without samples. The title has the mean use."""
     if not history.recorded:
         return None
     layers = [_values(history, name) for name in COLUMNS]

@@ -1,4 +1,4 @@
-"""Presenters of the use of a pool or a node over time. The number of queries is constant."""
+"""Presenters of pool and node use over time. The number of queries is constant."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from provisioning.types import DeviceKind
 
 
 def pool_plots(pool: Pool, span: str, now: datetime) -> UsePlots:
-    """Return plots of the states, utilisation and memory of a pool's GPUs."""
+    """Return plots of the states, utilisation and memory use of a pool's GPUs."""
     window = use_history.window(span, now)
     devices = Device.objects.filter(KNOWN, node__pool=pool, node__retired=False)
     history = state_samples.history([pool.pk], days=use_history.DAYS[span], now=now)
@@ -36,7 +36,7 @@ def pool_plots(pool: Pool, span: str, now: datetime) -> UsePlots:
 
 
 def node_plots(node: Node, span: str, now: datetime) -> UsePlots:
-    """Return plots of the allocation, utilisation and memory of a node's GPUs."""
+    """Return plots of the allocation, utilisation and memory use of a node's GPUs."""
     window = use_history.window(span, now)
     devices = Device.objects.filter(KNOWN, node=node)
     allocated = use_history.allocated(AllocatedDevice.objects.filter(device__node=node), window)
@@ -51,6 +51,6 @@ def node_plots(node: Node, span: str, now: datetime) -> UsePlots:
 
 
 def _memory_of(devices: QuerySet[Device]) -> int:
-    """Return the memory of these GPUs in MiB."""
+    """Return the total memory of these GPUs in MiB."""
     gpus = devices.filter(kind=DeviceKind.GPU.value)
     return gpus.aggregate(total=Sum("memory_mib"))["total"] or 0

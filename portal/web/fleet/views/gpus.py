@@ -43,7 +43,7 @@ MAX_REASON_LENGTH = 200
 @require_safe
 @never_cache
 def gpus(request: SignedInRequest) -> HttpResponse:
-    """Show the map of GPUs: filtered by `pool`, `model`, `state`, `q`, `rack` and `node`, grouped `by`."""
+    """Show the GPU map, filtered by `pool`, `model`, `state`, `q`, `rack` and `node`, grouped `by`."""
     names = [field.name for field in fields(Filters)]
     filters = Filters(**{name: strip_nul(request.GET.get(name, ""))[:130] for name in names})
     page = gpu_map.gpu_map(request.user, filters, request.GET.get("page"), timezone.now())
@@ -53,7 +53,7 @@ def gpus(request: SignedInRequest) -> HttpResponse:
 
 @require_safe
 def redirect_to_device(_request: SignedInRequest, pool: str, node: str, index: int) -> HttpResponse:
-    """Redirect to the device at this place. Short URLs keep a map of 1000 devices small."""
+    """Redirect to the device with this index. Short URLs keep a map of 1,000 devices small."""
     places = Device.objects.filter(node__pool__slug=pool, node__name=node, index=index)
     device = places.order_by("kind", "-present").first()
     for candidate in places:
@@ -67,7 +67,7 @@ def redirect_to_device(_request: SignedInRequest, pool: str, node: str, index: i
 @require_safe
 @never_cache
 def gpu_card(request: SignedInRequest, pool: str, node: str, index: int) -> HttpResponse:
-    """Show the GPU at this place in a few lines, for a cell under the pointer or with the focus."""
+    """Show a GPU in a few lines, for a map cell under the pointer or with the focus."""
     rows = Node.objects.filter(pool__slug=pool, pool__enabled=True, name=node, retired=False)
     place = rows.select_related("pool").first()
     details = gpu_details(request.user, place, timezone.now(), index) if place is not None else ()
@@ -164,7 +164,7 @@ def location(request: SignedInRequest, node_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def drain_device(request: SignedInRequest, device_id: UUID) -> HttpResponse:
-    """Confirm, then drain a device. Its workspaces get notice."""
+    """Confirm, then drain a device. Its workspaces are preempted with notice."""
     device = _device(device_id)
     where = reverse("fleet:device", args=[device.pk])
     return _drain(request, cordons.display_name(device), where, lambda reason: drains.drain_device(
@@ -175,7 +175,7 @@ def drain_device(request: SignedInRequest, device_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def drain_node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
-    """Confirm, then drain a node. Its workspaces get notice."""
+    """Confirm, then drain a node. Its workspaces are preempted with notice."""
     node = node_by_id(node_id)
     where = reverse("fleet:node", args=[node.pk])
     require_operator(request.user)

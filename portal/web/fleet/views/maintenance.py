@@ -1,4 +1,4 @@
-"""Pages that set and end maintenance of the site or of a pool, for operators."""
+"""Pages that set and end the maintenance of the site or of a pool, for operators."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pool(request: SignedInRequest, slug: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def end_site(request: SignedInRequest) -> HttpResponse:
-    """End maintenance of the site. A GET only shows it."""
+    """End maintenance of the site. A GET only shows the page."""
     require_operator(request.user)
     return _end(request, None)
 
@@ -46,7 +46,7 @@ def end_site(request: SignedInRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def end_pool(request: SignedInRequest, slug: str) -> HttpResponse:
-    """End maintenance of a pool. A GET only shows it."""
+    """End maintenance of a pool. A GET only shows the page."""
     require_operator(request.user)
     return _end(request, selectors.pool_by_slug(slug))
 

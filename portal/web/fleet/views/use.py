@@ -27,7 +27,7 @@ from portal.web.fleet.views.gpus import node_by_id
 @require_safe
 @never_cache
 def pool_use(request: SignedInRequest, slug: str) -> HttpResponse:
-    """Show plots of a pool: states, utilisation and memory of its GPUs. `?span=week|month`."""
+    """Show plots of a pool: states, utilisation and memory use of its GPUs. `?span=week|month`."""
     pool = selectors.pool_by_slug(slug)
     span = use_plots.span_of(request.GET.get("span", ""))
     context = use_plots.page_context(

@@ -21,9 +21,9 @@ from portal.workspaces import software
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentOption:
-    """An environment to choose; `taken` is the name of the one that a start then takes.
+    """An environment to choose; `taken` is the name of the environment that a start then uses.
 
-    `reason` says why it is not available now.
+    `reason` explains why the environment is not available now.
     """
 
     slug: str
@@ -35,7 +35,7 @@ class EnvironmentOption:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentField:
-    """The state of the field. `software` is what the workspace would run in.
+    """The state of the field. `software` is the software that the workspace would use.
 
     `many` means that there are more environments than fit into a list.
     """
@@ -74,7 +74,7 @@ def environment_field(
 
 
 def _choosable(actor: User, team: Team | None, slug: str) -> tuple[list[Environment], bool]:
-    """Return the environments of the list including the named one, and whether there are more."""
+    """Return the listed environments, including the one named `slug`, and whether there are more."""
     usable = environments.usable_by(actor, team).defer("current__packages")
     rows = list(usable[: MAX_OPTIONS + 1])
     has_more = len(rows) > MAX_OPTIONS
@@ -86,7 +86,7 @@ def _choosable(actor: User, team: Team | None, slug: str) -> tuple[list[Environm
 def _problem(
     slug: str, requested: Environment | None, refusals: Mapping[UUID, Reason | None]
 ) -> Reason | None:
-    """Return why the entered slug cannot be chosen. In a list, such an environment cannot be selected."""
+    """Return why the entered slug cannot be used, or None. A list does not offer such environments."""
     if requested is not None:
         return refusals[requested.pk]
     return Reason(EnvironmentCode.NO_SUCH_ENVIRONMENT) if slug else None
@@ -101,20 +101,20 @@ def _option(environment: Environment, refusal: Reason | None, *, chosen: bool) -
 
 
 def node_software_name(actor: User, team: Team | None) -> str:
-    """Return the display name for the software of the nodes, as an environment."""
+    """Return the name with which the field shows the nodes' software."""
     row = environments.usable_by(actor, team).filter(kind=Kind.NODE).last()
     return row.name if row is not None else _("software of the node")
 
 
 def default_name(default: software.Software, on_nodes: str) -> str:
-    """Return the name of the software that a start takes by default."""
+    """Return the name of the software that a start uses by default."""
     return default.environment.name if default.environment is not None else on_nodes
 
 
 def _note(
     template: Template, team: Team | None, chosen: Environment | None, runs_in: software.Software
 ) -> str:
-    """Return a note about the environment that the workspace would run in, or an empty string."""
+    """Return a note about the environment that the workspace would use, or an empty string."""
     if runs_in.waits and runs_in.environment is not None:
         text = _("“%(name)s” is installed first. Your workspace then starts automatically.")
         return text % {"name": runs_in.environment.name}
@@ -123,7 +123,7 @@ def _note(
         return sentence_of(deprecation) if deprecation is not None else ""
     own = template.environment
     refusal = software.refusal_of(template, team, own) if own is not None else None
-    # A failed build concerns operators; workspaces get another environment meanwhile.
+    # Operators handle failed builds; workspaces get another environment meanwhile.
     if refusal is None or refusal.params.get("state") != VersionState.BUILDING:
         return ""
     return message_of(refusal)

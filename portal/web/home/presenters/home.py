@@ -1,4 +1,4 @@
-"""Presenter of the home page, except the cards of workspaces."""
+"""Presenter of the home page, except for its workspace cards."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LastChoice:
 
 
 def join_page_data(actor: User) -> dict[str, Any]:
-    """Return the data for users without a team: available teams and their requests.
+    """Return the data for users without a team: available teams and the users' join requests.
 
     Otherwise `joined` is their first team, and `starts` says whether they may start workspaces. Operators and
     auditors need no team.

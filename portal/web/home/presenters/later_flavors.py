@@ -1,4 +1,4 @@
-"""The fields for further flavors of a new workspace, in order of preference."""
+"""The fields for a new workspace's further flavors, in order of preference."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ MAX_DIGITS = 5
 
 @dataclass(frozen=True, slots=True)
 class LaterFlavors:
-    """The submitted slugs by field, and the minutes as entered."""
+    """The submitted slugs by field, and the wait in minutes as entered."""
 
     slugs: tuple[str, ...] = ()
     minutes: str = ""
 
     @classmethod
     def submitted(cls, data: Mapping[str, str]) -> LaterFlavors:
-        """Return the fields of a form. Empty choices are left out."""
+        """Return the submitted fields, without empty choices."""
         slugs = (strip_nul(data.get(field, "")) for field in FIELDS)
         minutes = strip_nul(data.get("start_within", "")).strip()[:MAX_DIGITS]
         return cls(tuple(slug for slug in slugs if slug), minutes)
 
     @property
     def start_within_s(self) -> int:
-        """The wait in seconds; -1 if it is no number, which no order accepts."""
+        """The wait in seconds; -1 if it is not a number, which every order rejects."""
         if not self.minutes:
             return 0
         return int(self.minutes) * 60 if self.minutes.isdecimal() else -1
@@ -43,7 +43,7 @@ class LaterFlavors:
 
 @dataclass(frozen=True, slots=True)
 class LaterFlavorField:
-    """A list to choose a further flavor from."""
+    """A list from which to choose a further flavor."""
 
     name: str
     label: str
@@ -52,7 +52,7 @@ class LaterFlavorField:
 
 
 def fields(later: LaterFlavors, flavors: Sequence[Flavor], first: Flavor | None) -> list[LaterFlavorField]:
-    """Return the lists of further flavors: real ones after a real flavor, simulated after a simulated one."""
+    """Return the lists of further flavors. All are real or all simulated, like the first flavor."""
     others = tuple(
         flavor
         for flavor in flavors

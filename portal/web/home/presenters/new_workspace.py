@@ -1,4 +1,4 @@
-"""Presenters of the form of a new workspace: cards with their verdicts, and the current choice."""
+"""Presenters of the form for new workspaces: cards with their verdicts, and the current choice."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ class FlavorCard:
 
     @property
     def deprecated(self) -> str:
-        """The recommended successor, if it is deprecated."""
+        """The recommended successor, if the flavor is deprecated."""
         return deprecated(self.flavor)
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateCard:
-    """A template to choose; `reason` says why it is not available."""
+    """A template to choose; `reason` explains why it is not available."""
 
     template: Template
     reason: str
@@ -72,7 +72,7 @@ class TemplateCard:
 
     @property
     def deprecated(self) -> str:
-        """The recommended successor, if it is deprecated."""
+        """The recommended successor, if the template is deprecated."""
         return deprecated(self.template)
 
     @property
@@ -103,11 +103,11 @@ class NewWorkspaceChoice:
     """The requested slug, for a text field if there are too many environments for a list."""
     many_environments: bool = False
     without_gpu: Verdict | None = None
-    """Verdict for a start without GPUs, if that starts at once while the chosen flavor would wait."""
+    """Verdict on a start without GPUs, if that starts at once while the chosen flavor would wait."""
     later: list[Flavor] = field(default_factory=list)
     """Further flavors in order of preference."""
     of_all: Verdict | None = None
-    """Verdict on the chosen flavor and the further ones."""
+    """Verdict on the chosen flavor and the further flavors together."""
     with_home: Verdict | None = None
     """Verdict on a start that moves a large home folder to another machine."""
 
@@ -122,7 +122,7 @@ class NewWorkspaceChoice:
 
     @property
     def runs_in(self) -> str:
-        """The name of the environment in which the workspace would run."""
+        """The name of the environment that the workspace would use."""
         return next((environment.taken for environment in self.environments if environment.chosen), "")
 
     @property
@@ -154,7 +154,7 @@ class NewWorkspaceChoice:
 
     @property
     def needs_approval(self) -> bool:
-        """Whether it starts only after an approval."""
+        """Whether the workspace starts only after an approval."""
         return self.verdict is not None and self.verdict.outcome is Outcome.NEEDS_APPROVAL
 
 
@@ -162,7 +162,7 @@ class NewWorkspaceChoice:
 class GitFields:
     """The repository fields.
 
-    `default` is the template's URL; `unavailable` says why nothing can be cloned.
+    `default` is the template's URL; `unavailable` explains why nothing can be cloned.
     """
 
     url: str
@@ -173,7 +173,7 @@ class GitFields:
 
 
 def git_fields(choice: NewWorkspaceChoice, written: Source) -> GitFields:
-    """Return the repository fields with the given values."""
+    """Return the repository fields with the submitted values."""
     return GitFields(
         **written,
         default=choice.template.git_url if choice.template is not None else "",
@@ -194,10 +194,10 @@ def choice(
 ) -> NewWorkspaceChoice:
     """Return the form with these slugs chosen.
 
-    Empty or unknown ones use the most recent setup, else a usable entry. `expected_s` is the expected time in
-    seconds, if given. `find` limits templates and flavors to those with these words and the chosen ones; at
-    most `CARDS` of each are shown. `environment` is empty for the template's own, and `None` for the last
-    choice.
+    Empty or unknown slugs are replaced by the most recent setup, or else by a usable entry. `expected_s` is
+    the expected time in seconds, if known. `find` limits templates and flavors to those with these words and
+    the chosen ones; up to `CARDS` of each are shown. `environment` is empty for the template's own, and
+    `None` for the last choice.
     """
     last, teams = selectors.last_choice(actor), list(chargeable_teams(actor))
     preferences = _Preferences(actor, last, template, flavor, team, environment, expected_s, find)
@@ -238,7 +238,7 @@ def choice(
 def _with_later_flavors(
     form: NewWorkspaceChoice, preferences: _Preferences, later: LaterFlavors, environment: str
 ) -> NewWorkspaceChoice:
-    """Return the form with the further flavors that may follow the chosen one, and the verdict on all."""
+    """Return the form with the fields for further flavors, and the verdict on all flavors."""
     if form.flavor is None or form.team is None or form.template is None or not later.slugs:
         return form
     by_slug = {card.flavor.slug: card.flavor for card in form.flavors}
@@ -289,7 +289,7 @@ class _Preferences:
 
 @dataclass(frozen=True, slots=True)
 class _FlavorField:
-    """The flavors to choose from, and alternatives to the chosen one."""
+    """The available flavors, and alternatives to the chosen one."""
 
     cards: list[FlavorCard]
     alternatives: list[Flavor]
@@ -307,7 +307,7 @@ def _choose_team(preferences: _Preferences, teams: Iterable[Team]) -> Team | Non
 def _template_cards(
     preferences: _Preferences, team: Team | None, on_nodes: str, programs: NodePrograms
 ) -> tuple[list[TemplateCard], int]:
-    """Return the team's templates with one chosen if any is available, and the number not shown."""
+    """Return the team's templates, one of them chosen if available, and the number of hidden ones."""
     offered = catalog.templates_of(team) if team is not None else Template.objects.none()
     templates, left_out = _visible_entries(
         list(offered), preferences.find, _first_preference(preferences.templates)
@@ -341,7 +341,7 @@ def _environment_slug(preferences: _Preferences, template: Template) -> str:
 def _flavor_field(
     preferences: _Preferences, template: Template, team: Team | None, environment: str
 ) -> _FlavorField:
-    """Return the flavors with verdicts for the environment of this digest, one of them chosen."""
+    """Return the flavors with verdicts for this environment digest, one of them chosen."""
     choosable = offers.choosable_flavors(preferences.actor, team)
     flavors, left_out = _visible_entries(choosable, preferences.find, _first_preference(preferences.flavors))
     flavor_offers = offers.flavor_offers(
@@ -385,7 +385,7 @@ def _choose_flavor(
 ) -> offers.FlavorOffer | None:
     """Return the requested flavor, else the last one, else one that starts now."""
     by_slug = {offer.flavor.slug: offer for offer in flavor_offers}
-    # A flavor that needs approval is never chosen by default.
+    # A flavor that needs an approval is never chosen by default.
     choosable = [
         slug
         for slug, offer in by_slug.items()
@@ -401,9 +401,9 @@ def _first_preference(preferences: tuple[str, str]) -> str:
 
 
 def _visible_entries(entries: list[E], find: str, chosen: str) -> tuple[list[E], int]:
-    """Return up to `CARDS` matching entries including the chosen one, and the number not shown.
+    """Return up to `CARDS` matching entries including the chosen one, and the number of hidden ones.
 
-    If nothing matches, the words are meant for the other kind, and all entries are shown.
+    If nothing matches, the words are probably for the other kind, so all entries are shown.
     """
     terms = strip_nul(find).lower().split()[:10]
     matching = {
@@ -423,9 +423,9 @@ def _visible_entries(entries: list[E], find: str, chosen: str) -> tuple[list[E],
 def _runs_in(
     template: Template, default: software.Software, on_nodes: str, state_texts: Mapping[str, str]
 ) -> str:
-    """Return the environment in which it would run, and the state of the template's own unless it is ready.
+    """Return the name of the environment to use, with the state of the template's own unless ready.
 
-    `on_nodes` names the software of the nodes. Empty for a template without an environment.
+    `on_nodes` names the nodes' software. Returns an empty string for a template without an environment.
     """
     own = template.environment
     if own is None or own.kind == Kind.NODE:

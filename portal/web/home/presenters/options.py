@@ -1,4 +1,4 @@
-"""The closed options of a new workspace: what differs from the defaults."""
+"""Summarises the collapsed options of a new workspace."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from portal.web.home.presenters.later_flavors import LaterFlavors
 from portal.web.home.presenters.new_workspace import NewWorkspaceChoice
 
 SHOWN_ABOVE = ("template", "flavor", "team", "name")
-"""Fields that are always in view."""
+"""Fields that are always visible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options as submitted. `repository` says whether one is entered; `secrets` names those selected."""
+    """The submitted options. `repository` says whether one is entered; `secrets` are the selected names."""
 
     hours: str
     later: LaterFlavors
@@ -29,7 +29,7 @@ class Options:
 
 
 def options_summary(choice: NewWorkspaceChoice, options: Options) -> str:
-    """Return what differs from the defaults, in words."""
+    """Return the differences from the defaults as text."""
     names = {card.flavor.slug: card.flavor.name for card in choice.flavors}
     changes = []
     if choice.environment:
@@ -49,5 +49,5 @@ def options_summary(choice: NewWorkspaceChoice, options: Options) -> str:
 
 
 def has_problem(problems: dict[str, Any]) -> bool:
-    """Return whether an option has an error, by the fields that an error names."""
+    """Return whether any of the fields with problems is an option."""
     return any(name not in SHOWN_ABOVE for name in problems)

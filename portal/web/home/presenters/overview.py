@@ -1,7 +1,6 @@
-"""Presenter of the overview for operators: GPUs, waiting work, tasks for operators, starts, idle GPUs.
+"""Presenter of the operators' overview: GPUs, waiting work, tasks, starts, idle GPUs.
 
-Every number comes from the function that answers the same question elsewhere. The number of queries is
-constant.
+Every number comes from the same function as on other pages. The number of queries is constant.
 """
 
 from __future__ import annotations
@@ -54,14 +53,14 @@ SOURCE_TEXTS: dict[str, tuple[ItemKind, Promise]] = {
     NodeSource.name: (ItemKind.CAPACITY, gettext_lazy("Offline nodes")),
     PoolSource.name: (ItemKind.CAPACITY, gettext_lazy("Unreachable pools")),
 }
-"""Sources of the inbox by name: the filter of the inbox that shows their items, and what they are."""
+"""Sources of the inbox by name: the inbox filter that shows their items, and their description."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
     """GPUs and MIG instances now and, once there is a sample, over the last days.
 
-    `simulated` if the site has no real ones.
+    `simulated` is set if the site has no real GPUs.
     """
 
     states: StateCounts
@@ -80,7 +79,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class IdleGpu:
-    """An allocated GPU without activity since then. `stop_url` is empty if the reader cannot stop it."""
+    """An allocated GPU without activity since `since`. `stop_url` is empty if the reader cannot stop it."""
 
     device: Device
     name: str
@@ -108,7 +107,7 @@ def overview(actor: User, now: datetime) -> dict[str, Any]:
 
 
 def gpus(devices: Sequence[CountedDevice], now: datetime) -> Gpus:
-    """Return the states of these GPUs; of simulated ones only if none is real. Two queries."""
+    """Return the states of these GPUs. Simulated GPUs count only if there are no real ones. Two queries."""
     simulated = dict(Pool.objects.filter(enabled=True).values_list("pk", "simulated"))
     by_pool = state_samples.pool_states(devices)
     only_simulated = all(simulated.get(pool, False) for pool in by_pool)
@@ -119,7 +118,7 @@ def gpus(devices: Sequence[CountedDevice], now: datetime) -> Gpus:
 
 
 def needs(actor: User, counts: Mapping[str, int]) -> list[Need]:
-    """Return tasks for operators: items of the inbox by source, and environments that failed to build."""
+    """Return tasks for operators: inbox items by source, and environments that failed to build."""
     url = reverse("inbox:inbox")
     rows = [
         Need(str(text), counts.get(source, 0), f"{url}?kind={kind.value}")
@@ -150,7 +149,7 @@ def _start_rows(day: StartFigures | None, week: StartFigures | None) -> list[tup
 
 
 def idle_gpus(actor: User, devices: Iterable[CountedDevice], now: datetime) -> list[IdleGpu]:
-    """Return those of these GPUs that have been idle for the longest time, with their holders.
+    """Return the GPUs that have been idle for the longest time, with their workspaces.
 
     Three queries.
     """

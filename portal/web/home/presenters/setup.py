@@ -1,4 +1,4 @@
-"""First steps of a new installation, for administrators. Each is computed from the present state."""
+"""First steps of a new installation, for administrators. Computed from the current state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from portal.workspaces.models import Workspace
 
 @dataclass(frozen=True, slots=True)
 class SetupStep:
-    """A step with the page where it is done."""
+    """A step, and the page on which to do it."""
 
     title: str | Promise
     url: str
@@ -24,7 +24,7 @@ class SetupStep:
 
 
 def setup_steps(actor: User) -> list[SetupStep]:
-    """Return the steps for an administrator; empty for others, and when all are done. Five queries."""
+    """Return the steps for an administrator; empty for other users, and once all are done. Five queries."""
     if not actor.administers:
         return []
     others = User.objects.filter(is_active=True, owning_team=None).exclude(pk=actor.pk)

@@ -1,4 +1,4 @@
-"""Presenter of a team: its workspaces; quota, members' use, caps and requests; plots of its GPUs."""
+"""Presenter of a team's page: workspaces, quota, members' use, caps, requests, and GPU plots."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def quota_of(actor: User, team: Team, memberships: Iterable[Membership]) -> dict
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceLink:
-    """The list of a team's workspaces in a state, or of all that were not deleted, with their number."""
+    """A link to a team's workspaces in a state, or to all existing ones, with their number."""
 
     label: str
     count: str
@@ -122,14 +122,14 @@ class WorkspaceLink:
 
 @dataclass(frozen=True, slots=True)
 class TeamWorkspaces:
-    """Links to a team's workspaces. `others` says whether the reader sees those of other members too."""
+    """Links to a team's workspaces. `others` says whether the reader sees other members' workspaces too."""
 
     links: tuple[WorkspaceLink, ...]
     others: bool
 
 
 def workspaces_of(actor: User, team: Team) -> TeamWorkspaces:
-    """Return links to the list of the team's workspaces, with the numbers that the list shows.
+    """Return links to the team's workspaces, with the numbers that the lists show.
 
     One query for each link, and one for the permission.
     """
@@ -150,9 +150,9 @@ def _link(actor: User, team: Team, label: str, state: str) -> WorkspaceLink:
 
 
 def use_of(team: Team, window: Window) -> tuple[UsePlots, bool]:
-    """Return the plots of a team's GPUs, and whether these are simulated.
+    """Return the plots of a team's GPUs, and whether the GPUs are simulated.
 
-    Simulated ones count only if the team had no real ones.
+    Simulated GPUs count only if the team had no real GPUs.
     """
     rows = AllocatedDevice.objects.filter(allocation__workspace__team=team)
     real = rows.filter(device__node__pool__simulated=False)

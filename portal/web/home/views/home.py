@@ -45,7 +45,7 @@ def home(request: SignedInRequest) -> HttpResponse:
     if requests_element(request, "no-team"):
         return render(request, "home/home.html#no-team", home_presenters.join_page_data(user))
     filters = {name: strip_nul(request.GET.get(name, "")).strip()[:100] for name in ("q", "state")}
-    # A viewer has no workspaces of their own.
+    # Viewers have no workspaces.
     visible = selectors.workspaces_for(user).live() if user.only_views else selectors.own_workspaces(user)
     workspaces = selectors.with_words(visible, filters["q"])
     if filters["state"] in State.values:
@@ -77,7 +77,7 @@ def home(request: SignedInRequest) -> HttpResponse:
         context["setup"] = setup_steps(user)
     response = render(request, partial_of(request, "home/home.html", "list"), context)
     if computes_setup and not context["setup"]:
-        # All steps are done: this browser does not request them again.
+        # All steps are done, so this browser need not request them again.
         _remember_setup(response)
     return response
 
@@ -92,7 +92,7 @@ def hide_setup(request: SignedInRequest) -> HttpResponse:
 
 
 def _remember_setup(response: HttpResponse) -> None:
-    """Hide the first steps in this browser, by a cookie."""
+    """Set a cookie that hides the first steps in this browser."""
     response.set_cookie(
         SETUP_COOKIE, "1", max_age=YEAR_S, samesite="Lax", secure=settings.HTTPS, httponly=True
     )

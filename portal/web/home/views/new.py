@@ -35,9 +35,9 @@ from portal.workspaces.views import redirect_to_workspace
 
 MAX_NONCE_LENGTH = 64
 TEMPLATE_DEFAULT = "-"
-"""Stands for the template's own environment, because an empty string means nothing chosen."""
+"""Value for the template's own environment, because an empty string means that nothing is chosen."""
 GIT_MAX = 1000
-"""Maximum length of a field; the rules report values that are too long."""
+"""Maximum length of a field's value. Services report longer values as errors."""
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -45,7 +45,7 @@ GIT_MAX = 1000
 def new(request: SignedInRequest) -> HttpResponse:
     """Show and handle the form of a new workspace. The form reloads verdicts on each change.
 
-    The choice is part of the URL. A URL whose form has created a workspace redirects to it.
+    The choice is part of the URL. If the form at this URL has created a workspace, redirects to it.
     """
     data = request.POST if request.method == "POST" else request.GET
     once = strip_nul(data.get("once", ""))[:MAX_NONCE_LENGTH]
@@ -83,7 +83,7 @@ def new(request: SignedInRequest) -> HttpResponse:
         hours=hours if _seconds_if_valid(hours) is not None else "",
         later=later,
         checkpointed="checkpointed" in data,
-        # Scripts send no URL, because it may hold a password and would be logged.
+        # Scripts do not send the repository URL, because it may contain a password and would be logged.
         repository=bool(_git_fields(data)["url"] or data.get("git_url_set")),
         secrets=chosen_secrets,
     )
@@ -109,7 +109,7 @@ def new(request: SignedInRequest) -> HttpResponse:
     }
     if requests_element(request, "choice"):
         part = render(request, "home/new.html#choice", context | {"oob": True, "rename": rename})
-        # Keeps the choice across reloads, bookmarks and the back button.
+        # Preserves the choice in reloads, bookmarks and the browser history.
         params = {**chosen, "environment": environment, "name": "" if rename else name}
         params |= {field: data.get(field, "") for field in (*FIELDS, "start_within")}
         return replace_url(part, f"{request.path}?{urlencode({k: v for k, v in params.items() if v})}")
@@ -130,14 +130,14 @@ def new(request: SignedInRequest) -> HttpResponse:
 def _name_to_start(data: Mapping[str, str]) -> str:
     """Return the submitted name, or an empty string if the user has not changed the suggestion.
 
-    The suggestion may also be outdated, if a start is submitted just after another template was chosen.
+    The suggestion may be outdated if the user submits the form right after choosing another template.
     """
     name = data.get("name", "")
     return "" if name == data.get("suggested", "") else name
 
 
 def _environment(data: Mapping[str, str]) -> str | None:
-    """Return the environment chosen by the user (empty for the template's own), or `None` if none was."""
+    """Return the environment that the user chose (empty for the template's own), or `None`."""
     if "environment" not in data:
         return None
     slug = strip_nul(data["environment"])
@@ -151,7 +151,7 @@ def _is_suggestion(data: Mapping[str, str]) -> bool:
 
 
 def _environment_to_start(data: Mapping[str, str]) -> str:
-    """Return the environment to start with. A suggestion for another template is ignored."""
+    """Return the environment to start with. Ignores a suggestion for another template."""
     kept_for = data.get("kept_environment", "").partition(":")[2]
     if _is_suggestion(data) and kept_for != data.get("template", ""):
         return ""
@@ -181,14 +181,14 @@ def _git(data: Any) -> Source | None:
 
 
 def _key(once: str) -> str:
-    """Return the idempotency key of a form, which differs from keys of API clients."""
+    """Return the idempotency key of a form, which differs from the keys of API clients."""
     return f"form:{once}"
 
 
 def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: str) -> HttpResponse:
     """Create the workspace, and redirect to its page.
 
-    A repeated form redirects to the existing workspace; a changed one creates another.
+    If a form is submitted again, redirects to the existing workspace; a changed form creates another one.
     """
     for field in ("template", "flavor", "team"):
         if not chosen[field]:
@@ -203,7 +203,7 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
         name=name,
         environment=software.find_environment(request.user, _environment_to_start(request.POST)),
         lifetime_s=parse_hours(request.POST.get("hours", "")),
-        # An unchecked box means no answer: the template and flavor decide.
+        # An unchecked box means no choice, so the template and flavor decide.
         checkpointed=True if "checkpointed" in request.POST else None,
         secrets=_selected_secrets(request, None),
         git=_git(request.POST),
@@ -222,7 +222,7 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
 
 
 def _seconds_if_valid(hours: str) -> int | None:
-    """Return the hours in seconds for a verdict while typing, or `None` if invalid."""
+    """Return the hours in seconds for the live verdict, or `None` if invalid."""
     try:
         seconds = parse_hours(hours)
     except InvalidInput:
@@ -231,7 +231,7 @@ def _seconds_if_valid(hours: str) -> int | None:
 
 
 def _redirect_to_request(request: SignedInRequest, chosen: dict[str, str], name: str) -> HttpResponse:
-    """Redirect to the form that requests what is missing, and creates the workspace to wait for it.
+    """Redirect to the quota request form, which also creates the workspace that waits for the quota.
 
     Raises `InvalidInput` for invalid hours.
     """

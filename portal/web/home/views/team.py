@@ -1,4 +1,4 @@
-"""The page of a team: members, quota and requests; plots of its use."""
+"""The page of a team: members, quota, requests, and plots of its use."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def team(request: SignedInRequest, slug: str) -> HttpResponse:
 @require_safe
 @never_cache
 def team_use(request: SignedInRequest, slug: str) -> HttpResponse:
-    """Show plots of a team: allocated GPUs, and what was measured on them. `?span=week|month`."""
+    """Show plots of a team: allocated GPUs, and their measurements. `?span=week|month`."""
     team = selectors.team_by_slug(request.user, slug)
     span = use_plots.span_of(request.GET.get("span", ""))
     use, simulated = team_presenters.use_of(team, use_history.window(span, timezone.now()))

@@ -13,9 +13,9 @@ register = template.Library()
 
 @register.simple_tag(takes_context=True)
 def inbox_count(context: dict[str, Any]) -> int:
-    """Return the number of items for the user, with at most 3 queries, as it is on every page.
+    """Return the number of items for the user. At most 3 queries, because every page shows it.
 
-    A page that has counted them has `inbox_counts` in its context.
+    A page that has already counted the items has `inbox_counts` in its context.
     """
     if (counted := context.get("inbox_counts")) is not None:
         return int(sum(counted.values()))

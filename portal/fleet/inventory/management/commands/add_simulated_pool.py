@@ -55,7 +55,7 @@ class Command(BaseCommand):
                 f"{field}: {' '.join(map(str, texts))}" for field, texts in error.field_errors.items()
             )
             raise CommandError(problems or error.message) from error
-        # Nothing is asked of a backend here: the simulation computes its inventory.
+        # No backend is involved, because the simulation computes its inventory.
         services.apply_inventory(pool=pool, inventory=driver_for(config_of(pool)).inventory())
         flavors = ", ".join(pool.flavors.values_list("slug", flat=True))
         self.stdout.write(f"Created the simulated pool “{pool.slug}”. Flavors: {flavors}")

@@ -1,9 +1,9 @@
 """Predicates: whether a node can take a request, and if not, why. One predicate per file.
 
 Each module has the same three functions. `applies(request)`: whether the predicate is relevant; `mask(nodes,
-rows, request)`: the result for many nodes at once; `reason(node, request)`: why one node fails, or None. The
-last two agree. FILTERS is the order of evaluation: a node reports the first reason. Kubernetes calls these
-filter plugins.
+rows, request)`: the result for many nodes at once; `reason(node, request)`: why one node fails, or None.
+`mask` and `reason` agree. FILTERS is the order of evaluation: a node reports the first reason. Kubernetes
+calls these filter plugins.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FILTERS: tuple[Filter, ...] = (homes, usable, labels, needs, cpu, memory, disk, 
 
 
 def applying(request: ResourceRequest) -> tuple[Filter, ...]:
-    """Return the filters relevant to this request, in order of evaluation."""
+    """Return the filters that are relevant to this request, in order of evaluation."""
     return tuple(rule for rule in FILTERS if rule.applies(request))
 
 

@@ -1,4 +1,4 @@
-"""The devices share the bond that the request requires: one NVLink island or one NUMA node."""
+"""Requires that the devices share an NVLink island or a NUMA node, as requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node has enough free CPU."""
+"""Requires enough free CPU on the node."""
 
 from __future__ import annotations
 

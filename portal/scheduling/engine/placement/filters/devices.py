@@ -1,4 +1,4 @@
-"""Enough devices of the right kind have room, all on this node."""
+"""Requires enough suitable devices with room on the node."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
 
 
 def models_of(accelerators: AcceleratorRequest) -> list[str]:
-    """Return the acceptable models for a reason; empty: any."""
+    """Return the acceptable models for a reason; an empty list means any."""
     return list(dict.fromkeys(accelerators.allowed_models))
 
 
 def has_room(device: DeviceCapacity, accelerators: AcceleratorRequest) -> bool:
-    """Return whether the device has its share of the request free. Ignores its model."""
+    """Return whether the device has room for its share of the request. Ignores the model."""
     if device.unusable or device.free_milli < accelerators.share_milli:
         return False
     if accelerators.share_milli < WHOLE_DEVICE_MILLI:

@@ -1,4 +1,4 @@
-"""The node has enough free disk."""
+"""Requires enough free disk space on the node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The user's home is on the node, if it is on a node at all."""
+"""Requires the node of the user's home, if nodes keep homes."""
 
 from __future__ import annotations
 

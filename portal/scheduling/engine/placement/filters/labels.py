@@ -1,4 +1,4 @@
-"""The node carries every label that the request names."""
+"""Requires that the node has every label of the request."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
 
 
 def _required_labels(request: ResourceRequest) -> set[tuple[str, str]]:
-    """Return its labels except those of homes, which the filter `homes` checks."""
+    """Return the request's labels, except home labels, which the filter `homes` checks."""
     return {label for label in request.labels if label[0] not in HOME_LABELS}

@@ -1,4 +1,4 @@
-"""The node has enough free memory."""
+"""Requires enough free memory on the node."""
 
 from __future__ import annotations
 

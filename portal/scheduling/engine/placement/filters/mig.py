@@ -1,4 +1,4 @@
-"""Enough MIG instances of the profile are free on this node."""
+"""Requires enough free MIG instances of the profile on the node."""
 
 from __future__ import annotations
 

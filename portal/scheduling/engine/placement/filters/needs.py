@@ -1,4 +1,4 @@
-"""The node provides what the request needs: a feature (RDMA, a memory tier, a licence) and software."""
+"""Requires that the node provides the needed features (RDMA, a memory tier, a licence) and software."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from provisioning.share_messages import PROVIDES_SHARES
 from provisioning.types import ResourceRequest
 
 ENVIRONMENT = "environment:"
-"""Prefix of the need for a software environment. A node may still receive it."""
+"""Prefix of the need for a software environment. Environments can be copied to a node later."""
 FOLDER = "mount:"
 """Prefix of the need for a folder of the node."""
 

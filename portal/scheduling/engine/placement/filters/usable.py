@@ -1,4 +1,4 @@
-"""The node takes work: it is online, healthy, not cordoned and not overcommitted."""
+"""Requires that the node is online, healthy, not cordoned and not overcommitted."""
 
 from __future__ import annotations
 

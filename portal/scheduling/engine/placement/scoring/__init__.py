@@ -1,4 +1,4 @@
-"""Scoring policies: which of the nodes that fit is chosen. One policy per file, selected by name."""
+"""Scoring policies, which choose among the nodes that fit. One policy per file, selected by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (Fragment
 
 
 def policy_named(name: str, nodes: NodeArrays, mix: RequestMix) -> Policy:
-    """Return the policy of that name. Raises ValueError with the known names."""
+    """Return the policy with this name. Raises ValueError, which lists the known names."""
     try:
         kind = POLICIES[name]
     except KeyError:

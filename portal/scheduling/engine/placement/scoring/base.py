@@ -1,4 +1,4 @@
-"""Base class of scoring policies: a level for each node that fits, and the device for a single one."""
+"""Base class of scoring policies, which return a level and the first device for each node that fits."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NEVER = np.int64(1) << 40
 
 
 class Policy(ABC):
-    """Scores nodes. Levels are in 0 … 2**22 - 1. The highest wins; `peers` breaks ties.
+    """Scores nodes. Levels are from 0 to 2**22 - 1. The highest wins; `peers` breaks ties.
 
-    `gains`: whether levels measure what the usual requests gain, in the same unit in every cluster. A
-    placement that neither gains nor loses then has the level `NO_GAIN`.
+    `gains`: whether levels measure the gain for the usual requests, in the same unit for all clusters. A
+    placement without gain or loss then has the level `NO_GAIN`.
     """
 
     name: ClassVar[str]

@@ -1,4 +1,4 @@
-"""Best fit: the node with the least left over."""
+"""Best fit: prefers the node with the least free capacity."""
 
 from __future__ import annotations
 

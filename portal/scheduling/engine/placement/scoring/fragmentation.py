@@ -1,14 +1,14 @@
-"""Fragmentation gradient: the node where this placement harms the usual requests least.
+"""Fragmentation gradient: prefers the node where the placement harms the usual requests least.
 
 After "Beware of Fragmentation" (USENIX ATC 2023), with four differences:
 
-- Memory counts beside CPU.
-- Shapes weigh more, the scarcer the capacity that they can use (see `scarcity`).
+- Memory counts as well as CPU.
+- Shapes have more weight if the capacity that they can use is scarce (see `scarcity`).
 - A small part of the loss of room (see `tables`) is added.
-- Nodes of equal level are ordered by usage among their peers, never by a fixed order of nodes.
+- Nodes of equal level are ordered by usage compared to their peers, never by a fixed order.
 
-The level is coarse on purpose: the change goes through a sigmoid to integers 0 … 63. A finer score follows
-every small difference and scatters requests over all nodes.
+The level is deliberately coarse: a sigmoid maps the change to integers from 0 to 63. A finer score would
+follow every small difference and scatter requests over all nodes.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ class Fragmentation(Policy):
         return self._table.loss(classes, free_cpu, free_memory, free, uniform=self.nodes.uniform)
 
     def loss(self) -> Ints:
-        """Return the current fragmentation of each node, in milli-GPU × weight of the mix."""
+        """Return the current fragmentation of each node, in milli-GPU × mix weight."""
         self._apply_changes()
         return self._loss
 
     def room(self) -> Ints:
-        """Return the current room on each node, in milli-GPU × weight of the accelerated shapes."""
+        """Return the current room on each node, in milli-GPU × weight of accelerated shapes."""
         self._apply_changes()
         return self._value
 
@@ -153,7 +153,7 @@ class Fragmentation(Policy):
         return losses[np.arange(len(rows)), first], first
 
     def _bonus_without(self, classes: Ints, cells: Ints, free: Ints) -> Ints:
-        """Return the node's bonus for shapes of several devices if each device in turn is touched."""
+        """Return the node's bonus for multi-device shapes if each device in turn is touched."""
         table = self._table
         full = free == WHOLE_DEVICE_MILLI
         if self.nodes.uniform:
@@ -165,7 +165,7 @@ class Fragmentation(Policy):
         fewer = table.bonus(cells, np.maximum(peers - 1, 0)) * full
         same = (classes[:, :, None] == classes[:, None, :]) & full[:, :, None]
         own = (same * full_bonus[:, None, :]).sum(axis=2)
-        # With one fewer of its class, each other device loses value, and the touched one all of it.
+        # The touched device loses its whole value, and each other device of its class loses some.
         rest = (same * fewer[:, None, :]).sum(axis=2) - fewer * full
         total: Ints = full_bonus.sum(axis=1)[:, None] - own + rest
         return total

@@ -1,15 +1,15 @@
-"""How scarce the capacity is that a shape of request can use: the usable part of the free GPUs.
+"""Measures how scarce the capacity is that a request shape can use: the usable part of the free GPUs.
 
-Of two placements, the better one leaves capacity for more of the expected requests. If requests of a shape
-come in proportion to its popularity until its capacity is used up, each lost GPU counts more, the fewer are
-left. Popularity alone, which fragmentation and room use, thus underrates requests that few devices suit (a
-model, many devices of one node), and overrates those that fit nearly everywhere. Hence
+The better of two placements leaves capacity for more of the expected requests. If requests of a shape arrive
+in proportion to its popularity until its capacity is used up, a lost GPU matters more if few are left.
+Popularity alone, which fragmentation and room use, thus underrates requests that few devices suit (a model,
+many devices of one node), and overrates those that fit nearly everywhere. Hence
 
   scarcity = (free + reserve) / (usable + reserve)
 
 over all pools that expect the shape, with `reserve` one percent of all GPUs, so that nearly exhausted
-capacity does not outweigh everything else. Room uses it directly, with the slots for `usable`. Fragmentation
-uses its power of 3/4, which replays chose (docs/placement.md).
+capacity does not outweigh everything else. Room uses the scarcity directly, with the slots for `usable`.
+Fragmentation uses its power of 3/4, which did best in replays (docs/placement.md).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ RESERVE_PERCENT = 1
 
 @dataclass(frozen=True, slots=True)
 class FreeAmounts:
-    """What is free in one cluster, in milli-GPU.
+    """The free amounts of one cluster, in milli-GPU.
 
-    `by_shape` has for each shape what it could use, what its slots would take, and whether a node could ever
-    take it.
+    `by_shape` has three values for each shape: the amount that it could use, the amount of its slots, and
+    whether a node could ever take it.
     """
 
     total: int
@@ -41,10 +41,11 @@ class FreeAmounts:
 
 
 def measure(clusters: Sequence[tuple[NodeArrays, RequestMix]]) -> list[dict[Shape, tuple[int, int]]]:
-    """Return per cluster the scarcity of its typical shapes with devices, for fragmentation and for room.
+    """For each cluster, return the scarcity of its typical shapes with devices, for fragmentation and room.
 
-    Clusters that expect the same shape share its requests, so what one could use counts in all of them. Both
-    are in 1/`SCARCITY_ONE`, and 0 for a shape that no node of the cluster could take if it were empty.
+    Clusters that expect the same shape share its requests, so the usable amount of one counts in all of them.
+    Scarcities are in 1/`SCARCITY_ONE`, and 0 for a shape that no node of the cluster could take even if
+    empty.
     """
     typical = [_typical_shapes(mix) for _, mix in clusters]
     everywhere = set().union(*typical)

@@ -1,4 +1,4 @@
-"""Spread: the emptiest node and the emptiest device, for pools where neighbours disturb each other."""
+"""Spread: prefers the emptiest node and device, for pools where workloads on one node disturb each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Look-up tables that reduce fragmentation to a few additions per node.
+"""Lookup tables that reduce fragmentation to a few additions per node.
 
 Fragmentation of a node over the shapes m of a mix with weight p_m (popularity × scarcity) is F = Σ p_m f(m),
 where f(m) is all of the node's free GPU if m cannot run there, else the free share of those devices that have
@@ -32,7 +32,7 @@ DeviceClass = tuple[int, str]
 
 
 class FragmentationTable:
-    """F in milli-GPU × weight of the mix. `total_weight` (default: the sum) corresponds to one GPU."""
+    """F in milli-GPU × mix weight. `total_weight` (default: the sum) corresponds to one GPU."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class FragmentationTable:
         self._width = width + 1
         self._lost = np.ascontiguousarray(weights - one).ravel()
         self._several = np.ascontiguousarray(several * WHOLE_DEVICE_MILLI).ravel()
-        # The same as Python lists, for single nodes.
+        # The same tables as Python lists, for single nodes.
         self._cpu_list: list[int] = self._cpu.tolist()
         self._memory_list: list[int] = self._memory.tolist()
         self._rank_list: list[int] = self._share_rank.tolist()
@@ -118,7 +118,7 @@ class FragmentationTable:
         return lost
 
     def bonus(self, cells: Ints, full: Ints) -> Ints:
-        """Return the value of each untouched device to shapes of several devices, with `full` of them."""
+        """Return the value of each of `full` untouched devices for multi-device shapes."""
         worth: Ints = self._several.take(cells * self._width + full)
         return worth
 
@@ -158,7 +158,7 @@ class RoomTable:
     def value(self, slots: npt_floats, free_cpu: Ints, free_memory: Ints) -> Ints:
         """Return R of nodes with these slots on their devices. Overwrites `slots`.
 
-        Exact: all values are integers below 2**53.
+        The result is exact, because all values are integers below 2**53.
         """
         if len(self._multiple):
             slots[:, self._multiple] //= self._count[self._multiple]

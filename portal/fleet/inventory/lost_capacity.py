@@ -1,6 +1,6 @@
 """Lost capacity that needs a decision: failed or missing GPUs, offline nodes, unreachable pools.
 
-Capacity cordoned by an operator is excluded, because it has been decided.
+Capacity cordoned by an operator is excluded, because the decision has been made.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from portal.fleet.inventory.models import (
 from portal.people.accounts.models import User
 from provisioning.types import DeviceKind
 
-_DEVICE_TROUBLES = (AuditKind.DEVICE_CORDONED, AuditKind.DEVICE_ILL, AuditKind.DEVICE_DISAPPEARED)
+_LOSS_EVENTS = (AuditKind.DEVICE_CORDONED, AuditKind.DEVICE_ILL, AuditKind.DEVICE_DISAPPEARED)
 
 
 def _visible_to(actor: User) -> Q:
@@ -36,19 +36,19 @@ def lost_devices(actor: User) -> QuerySet[Device]:
 
     MIG instances of a failed GPU are not listed separately.
     """
-    missing = Q(present=False) & ~Q(kind=DeviceKind.MIG.value)
-    trouble = FOUND_BAD & Q(present=True) | missing
-    decided = Q(cordoned=True, cordon_cause=CordonCause.OPERATOR) | Q(node__cordoned=True)
+    is_missing = Q(present=False) & ~Q(kind=DeviceKind.MIG.value)
+    is_lost = FOUND_BAD & Q(present=True) | is_missing
+    is_decided = Q(cordoned=True, cordon_cause=CordonCause.OPERATOR) | Q(node__cordoned=True)
     its_gpu = Device.objects.filter(FOUND_BAD, uuid=OuterRef("parent_uuid"), node=OuterRef("node"))
     return Device.objects.filter(
-        trouble & ~decided & _visible_to(actor), in_contact("node__"), node__pool__enabled=True
+        is_lost & ~is_decided & _visible_to(actor), in_contact("node__"), node__pool__enabled=True
     ).exclude(~Q(parent_uuid="") & Q(Exists(its_gpu)))
 
 
 def devices(actor: User) -> QuerySet[Device]:
     """Return `lost_devices` with `since` (time of detection) and `held` (allocated to a workspace)."""
     entries = Event.objects.filter(
-        targets__kind=TargetKind.DEVICE, targets__key=OuterRef("uuid"), kind__in=_DEVICE_TROUBLES
+        targets__kind=TargetKind.DEVICE, targets__key=OuterRef("uuid"), kind__in=_LOSS_EVENTS
     )
     return (
         lost_devices(actor)

@@ -1,4 +1,4 @@
-"""The problem of a workspace or the cause of its failure: reasons stored in its status."""
+"""A workspace's problem or the cause of its failure, which its status stores as reasons."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def stored_sentence(stored: Mapping[str, Any]) -> str:
 
 
 def stored_message(stored: Mapping[str, Any]) -> str:
-    """Like `stored_sentence`, without the next action, for use beside other actions."""
+    """Return a stored reason's message without its next action, or an empty string."""
     reason = reason_of(stored)
     return message_of(reason) if reason is not None else ""
 
 
 def error_code_of(reason: Reason) -> str:
-    """Return the code of a failure for programs: the code in its params, such as a driver's, else its own."""
+    """Return a failure's code for programs: the code in its params, or else its reason code."""
     return str(reason.params.get("code") or reason.code.value)
