@@ -84,6 +84,7 @@ def _allocations(workspaces: list[UUID], since: datetime) -> dict[UUID, list[tup
         "allocation__workspace__owner__username",
         "allocation__flavor",
     ):
+        assert granted is not None  # by the filter
         released_s = None if released is None else released.timestamp()
         by_workspace[workspace].append((device, milli, granted.timestamp(), released_s, *holder_texts))
     return by_workspace

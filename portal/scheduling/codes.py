@@ -10,6 +10,8 @@ class AdmissionCode(StrEnum):
 
     FITS_NOW = "fits_now"
     FITS_NOW_ON_MODEL = "fits_now_on_model"
+    HANDED_OVER = "handed_over_now"
+    HANDED_OVER_TO_QUEUE = "handed_over_to_queue"
     FLAVOR_FIRST = "waits_for_first_flavor"
     FLAVOR_LATER = "waits_for_later_flavor"
     FLAVOR_WITHIN = "waits_for_flavor_within"

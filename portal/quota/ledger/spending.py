@@ -104,6 +104,7 @@ def _read(of: Q, since: datetime) -> Iterator[tuple[UUID, UsageInterval]]:
         "allocation__workspace__team_id", "device__model", "device__kind", "device__mig_profile",
         "device__node__pool__simulated", "milli", "allocation__granted_at", "allocation__released_at",
     ):  # fmt: skip
+        assert start is not None  # by the filter
         resource, amount = resources.gpu(model), milli
         if kind == DeviceKind.MIG.value and profile:
             resource, amount = resources.mig(profile, simulated=simulated), WHOLE_DEVICE_MILLI

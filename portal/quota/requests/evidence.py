@@ -341,6 +341,7 @@ def _load_holdings(teams: Iterable[UUID], now: datetime, requests: Sequence[Quot
         "workspace_id", "generation", "workspace__team_id", "workspace__owner_id", "granted_at",
         "released_at", "cpu_milli", "memory_mib", "disk_mib", "node__pool__simulated",
     ):  # fmt: skip
+        assert begun is not None  # by the filter
         seconds = _overlap_s(begun, ended, since, now)
         prefix = resources.SIMULATED if simulated else ""
         for name, amount in ((resources.CPU, cpu), (resources.MEMORY, memory), (resources.DISK, disk)):
@@ -370,6 +371,7 @@ def _add_devices(holdings: _PastUsage, teams: Iterable[UUID], since: datetime, n
         "allocation__released_at", "milli", "device__model", "device__kind", "device__mig_profile",
         "device__node__pool__simulated",
     ):  # fmt: skip
+        assert begun is not None  # by the filter
         amount = milli * _overlap_s(begun, ended, since, now)
         for name in resources.device_resources(
             model, mig_instance=kind == DeviceKind.MIG.value, profile=profile, simulated=simulated

@@ -1,0 +1,184 @@
+"""Workspaces of engines that place by themselves: they wait there, begin, and may be queued again.
+
+The quota is held from the hand-over to the engine on. Time counts from when the engine has begun: GPU-hours,
+the start timeout, and the lifetime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM
+from portal.common.domain_events import emit
+from portal.common.events.kinds import AuditKind
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.fleet.inventory.domain_events import CapacityFreed
+from portal.fleet.inventory.models import AllocatedDevice, Allocation
+from portal.workspaces import reconcile
+from portal.workspaces.codes import WorkspaceCode
+from portal.workspaces.domain_events import RequestChanged
+from portal.workspaces.lifecycle import NO_TROUBLE, State, Trigger
+from portal.workspaces.models import Workspace
+from portal.workspaces.transitions import advance, set_rows
+from provisioning.traits import Placing
+from provisioning.types import EngineQueue, Observation
+
+SEEN_STEP_S = 15
+"""Seconds after which an unchanged wait is recorded again, so that its age is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWait:
+    """The wait of a workspace at its engine, as the engine has reported it at `seen_at`.
+
+    `position` counts from 1, None if not known. `code` and `message` are the engine's reason. `starts_at` is
+    its estimate, None without one or if it has passed.
+    """
+
+    position: int | None
+    code: str
+    message: str
+    starts_at: datetime | None
+    seen_at: datetime
+
+
+def places(workspace: Workspace) -> bool:
+    """Return whether its engine places the workspace, instead of the portal."""
+    return workspace.pool is not None and workspace.pool.traits.placing is Placing.ENGINE
+
+
+def wait_of(engine: Mapping[str, Any], now: datetime) -> EngineWait | None:
+    """Return the wait in a `WorkspaceStatus.engine`, or None if the workspace does not wait at its engine."""
+    queue = engine.get("queue")
+    if not queue:
+        return None
+    starts_at = _moment(queue["starts_at"])
+    return EngineWait(
+        queue["position"] or None,
+        queue["code"],
+        queue["message"],
+        starts_at if starts_at is not None and starts_at > now else None,
+        datetime.fromtimestamp(queue["seen_at"], UTC),
+    )
+
+
+def is_news(engine: Mapping[str, Any], began_at: datetime | None, seen: Observation) -> bool:
+    """Return whether an observation of a workspace that starts changes what is stored about its engine."""
+    if seen.queue is None:
+        return began_at is None
+    stored, queue = engine.get("queue"), as_json(seen.queue)
+    if not stored or {**stored, "seen_at": 0} != {**queue, "seen_at": 0}:
+        return True
+    return bool(queue["seen_at"] - stored["seen_at"] >= SEEN_STEP_S)
+
+
+def record_wait(workspace: Workspace, seen: Observation) -> None:
+    """Record that the engine has accepted the locked workspace, and what it reports about the wait."""
+    changes: dict[str, Any] = {"attempts": 0}
+    if workspace.launched_at is None:
+        changes["launched_at"] = timezone.now()
+        reconcile.note(workspace, AuditKind.WORKSPACE_LAUNCHED, "handed the workspace to its engine")
+    if workspace.began_at is not None:
+        # The engine has preempted it while it started.
+        changes["began_at"] = None
+        _restart_allocations(workspace)
+    for name, value in changes.items():
+        setattr(workspace, name, value)
+    workspace.save(update_fields=list(changes))
+    if len(changes) > 1:
+        emit(RequestChanged(workspace))
+    set_rows([workspace], status={**NO_TROUBLE, "engine": _waiting(seen)})
+
+
+def record_begin(workspace: Workspace, seen: Observation) -> None:
+    """Record when and where the engine has begun the locked workspace. Idempotent."""
+    if workspace.began_at is not None:
+        return
+    now = timezone.now()
+    handed_over_at = workspace.placed_at or now
+    # The engine's clock may differ.
+    began_at = min(max(_moment(seen.began_at) or now, handed_over_at), now)
+    workspace.began_at = began_at
+    workspace.save(update_fields=["began_at"])
+    waiting = Allocation.objects.filter(workspace=workspace, released_at=None, granted_at=None)
+    waiting.update(granted_at=began_at)
+    placed = [{"node": part.node, "devices": list(part.devices)} for part in seen.placed]
+    set_rows([workspace], status={"engine": {"placed": placed, "ends_at": seen.ends_at}})
+    emit(RequestChanged(workspace))
+    # Another request can be handed over.
+    emit(CapacityFreed())
+
+
+def requeue(workspace: Workspace, seen: Observation) -> None:
+    """Record that the engine has preempted a locked running workspace and has queued it again."""
+    _restart_allocations(workspace)
+    pool = workspace.pool.name if workspace.pool is not None else ""
+    advance(
+        workspace,
+        Trigger.ENGINE_REQUEUE,
+        actor=SYSTEM,
+        message="the engine preempted the workspace and queued it again",
+        cause=Reason(WorkspaceCode.ENGINE_REQUEUED, {"pool": pool}).as_json(),
+        began_at=None,
+        ready_at=None,
+        ends_at=None,
+        endpoint="",
+        attempts=0,
+        status={**NO_TROUBLE, "heartbeat_at": None, "gpu_idle_since": None, "engine": _waiting(seen)},
+    )
+
+
+def earlier_end(workspace: Workspace, now: datetime) -> datetime | None:
+    """Return when a workspace that is ready now ends: by its lifetime or by its engine's time limit."""
+    ends = [_moment(workspace.status.engine.get("ends_at"))]
+    if workspace.lifetime_s is not None:
+        ends.append(now + timedelta(seconds=workspace.lifetime_s))
+    return min((end for end in ends if end is not None), default=None)
+
+
+def waits(workspace: Workspace) -> bool:
+    """Return whether the workspace waits at its engine."""
+    return workspace.state == State.PROVISIONING and bool(workspace.status.engine.get("queue"))
+
+
+def as_json(queue: EngineQueue) -> dict[str, Any]:
+    """Return the wait as `WorkspaceStatus.engine` stores it."""
+    return {
+        "position": queue.position,
+        "code": strip_nul(queue.code),
+        "message": strip_nul(queue.message),
+        "starts_at": queue.starts_at,
+        "seen_at": queue.seen_at,
+    }
+
+
+def _waiting(seen: Observation) -> dict[str, Any]:
+    queue = seen.queue or EngineQueue(seen_at=timezone.now().timestamp())
+    return {"queue": as_json(queue)}
+
+
+def _restart_allocations(workspace: Workspace) -> None:
+    """End the counted time of the allocations. The quota is held on by new ones that do not count yet."""
+    now = timezone.now()
+    active = Allocation.objects.filter(workspace=workspace, released_at=None, granted_at__isnull=False)
+    for allocation in active.prefetch_related("devices"):
+        devices = list(allocation.devices.all())
+        AllocatedDevice.objects.filter(allocation=allocation).update(active=False)
+        Allocation.objects.filter(pk=allocation.pk).update(released_at=now)
+        allocation.pk = None
+        allocation._state.adding = True
+        allocation.granted_at, allocation.released_at = None, None
+        allocation.save()
+        for device in devices:
+            device.pk, device._state.adding, device.allocation = None, True, allocation
+        AllocatedDevice.objects.bulk_create(devices)
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
