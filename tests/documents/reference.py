@@ -304,7 +304,7 @@ def engines() -> str:
     """The traits of each driver, and what their values mean."""
     from provisioning.node import engine_calls as calls
     from provisioning.registry import DRIVERS, traits_of
-    from provisioning.traits import AppReach, DeviceChecks, HomeStorage, Plane, SoftwareSource
+    from provisioning.traits import AppReach, DeviceChecks, HomeStorage, Placing, Plane, SoftwareSource
 
     drivers = {name: traits_of(name) for name in sorted(DRIVERS)}
     parts = [
@@ -320,7 +320,7 @@ def engines() -> str:
         values = (_trait(getattr(traits, field.name)) for traits in drivers.values())
         parts.append(f"| `{field.name}` | {' | '.join(values)} |")
     parts += ["", "| trait | meaning |", "|---|---|"]
-    kinds = {"plane": Plane, "homes": HomeStorage, "software": SoftwareSource}
+    kinds = {"plane": Plane, "placing": Placing, "homes": HomeStorage, "software": SoftwareSource}
     kinds |= {"reach": AppReach, "device_checks": DeviceChecks}
     for name, kind in kinds.items():
         parts.append(f"| `{name}` | {(kind.__doc__ or '').strip()} |")
