@@ -271,6 +271,15 @@ def test_only_selected_workspaces_are_preempted(pool):
     assert cluster.see(one).began_at == START + 20, "nobody else waits"
 
 
+def test_an_ending_workspace_is_not_queued_again(pool):
+    cluster, spec = pool(requeue_after_s=20, stop_delay_s=30), make_spec()
+    cluster.start(spec)
+    cluster.now += 10
+    cluster.driver.ensure_stopped(spec.ref)
+    assert cluster.see(spec, at=25).state is STOPPING
+    assert cluster.see(spec, at=40).state is STOPPED
+
+
 def test_crash_and_start_timeout_count_from_the_start_of_the_engine(pool):
     cluster, one, two = pool(nodes=1, crash_after_s=10, crash_exit_code=3), make_spec(), make_spec()
     cluster.start(one)
