@@ -43,6 +43,7 @@ class MoveCode(StrEnum):
     NOT_RUNNING = "move_needs_running"
     STOPS_SOON = "move_of_preempted"
     MOVES_ALREADY = "moves_already"
+    ENGINE_PLACES = "move_in_cluster"
     SEVERAL_NODES = "move_of_several_nodes"
     NOT_PLACEABLE = "move_not_placeable"
     HOME_STAYS = "move_leaves_home"

@@ -29,6 +29,8 @@ from portal.workspaces.transitions import advance, set_rows
 from provisioning.traits import Placing
 from provisioning.types import EngineQueue, Observation
 
+CLOCK_TOLERANCE_S = 30
+"""Difference of clocks up to which two times of a begin are the same."""
 SEEN_STEP_S = 15
 """Seconds after which an unchanged wait is recorded again, so that its age is shown."""
 
@@ -69,9 +71,9 @@ def wait_of(engine: Mapping[str, Any], now: datetime) -> EngineWait | None:
 
 
 def is_news(engine: Mapping[str, Any], began_at: datetime | None, seen: Observation) -> bool:
-    """Return whether an observation of a workspace that starts changes what is stored about its engine."""
+    """Return whether an observation changes what is stored about the workspace's engine."""
     if seen.queue is None:
-        return began_at is None
+        return began_at is None or _began_again(began_at, seen)
     stored, queue = engine.get("queue"), as_json(seen.queue)
     if not stored or {**stored, "seen_at": 0} != {**queue, "seen_at": 0}:
         return True
@@ -99,7 +101,10 @@ def record_wait(workspace: Workspace, seen: Observation) -> None:
 def record_begin(workspace: Workspace, seen: Observation) -> None:
     """Record when and where the engine has begun the locked workspace. Idempotent."""
     if workspace.began_at is not None:
-        return
+        if not _began_again(workspace.began_at, seen):
+            return
+        # It was preempted and has begun again between two observations.
+        _restart_allocations(workspace, until=_moment(seen.began_at))
     now = timezone.now()
     handed_over_at = workspace.placed_at or now
     # The engine's clock may differ.
@@ -158,19 +163,24 @@ def as_json(queue: EngineQueue) -> dict[str, Any]:
     }
 
 
+def _began_again(began_at: datetime, seen: Observation) -> bool:
+    return seen.began_at is not None and seen.began_at - began_at.timestamp() > CLOCK_TOLERANCE_S
+
+
 def _waiting(seen: Observation) -> dict[str, Any]:
     queue = seen.queue or EngineQueue(seen_at=timezone.now().timestamp())
     return {"queue": as_json(queue)}
 
 
-def _restart_allocations(workspace: Workspace) -> None:
-    """End the counted time of the allocations. The quota is held on by new ones that do not count yet."""
+def _restart_allocations(workspace: Workspace, until: datetime | None = None) -> None:
+    """End the counted time of the allocations, by default now. New ones hold the quota, not counted yet."""
     now = timezone.now()
+    ended_at = min(until or now, now)
     active = Allocation.objects.filter(workspace=workspace, released_at=None, granted_at__isnull=False)
     for allocation in active.prefetch_related("devices"):
         devices = list(allocation.devices.all())
         AllocatedDevice.objects.filter(allocation=allocation).update(active=False)
-        Allocation.objects.filter(pk=allocation.pk).update(released_at=now)
+        Allocation.objects.filter(pk=allocation.pk).update(released_at=ended_at)
         allocation.pk = None
         allocation._state.adding = True
         allocation.granted_at, allocation.released_at = None, None

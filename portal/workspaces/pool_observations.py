@@ -55,7 +55,7 @@ class _Known:
             return True
         if seen.state is ObservedState.UNKNOWN and self.state == State.RUNNING:
             return results.unknown_reason(seen).as_json() != self.reason
-        if engine_places and self.state == State.PROVISIONING:
+        if engine_places and seen.state is not ObservedState.UNKNOWN:
             if engine_queue.is_news(self.engine, self.began_at, seen):
                 return True
             if seen.state is ObservedState.QUEUED:

@@ -187,6 +187,8 @@ def _observed_running(workspace: Workspace, seen: Observation) -> None:
     elif seen.state in {ObservedState.FAILED, ObservedState.STOPPED}:
         _ended_by_itself(workspace, seen, TerminationReason.APP_EXITED)
     else:
+        if engine_queue.places(workspace) and seen.state is not ObservedState.UNKNOWN:
+            engine_queue.record_begin(workspace, seen)
         changes: dict[str, Any] = {"attempts": 0}
         problem = unknown_reason(seen).as_json() if seen.state is ObservedState.UNKNOWN else {}
         if problem != workspace.status.reason:
@@ -422,4 +424,4 @@ def _is_uuid(text: str) -> bool:
 
 
 def _runs(seen: Observation) -> bool:
-    return seen.state in {ObservedState.STARTING, ObservedState.RUNNING}
+    return seen.state in {ObservedState.QUEUED, ObservedState.STARTING, ObservedState.RUNNING}

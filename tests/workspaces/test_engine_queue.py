@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from portal.common.errors import StateConflict
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event
-from portal.fleet.inventory.models import Pool
+from portal.fleet.inventory.models import Pool, RebalancingPolicy
 from portal.quota.ledger import spending
-from portal.scheduling import admission, cycle
-from portal.scheduling.codes import AdmissionCode
+from portal.reclaim.rebalancing.policies import policy_of
+from portal.scheduling import admission, cycle, operator_moves
+from portal.scheduling.codes import AdmissionCode, MoveCode
 from portal.workspaces import engine_queue, pool_observations, services
 from portal.workspaces.lifecycle import DesiredState, State, TerminationReason
 from portal.workspaces.models import PoolObservation, Workspace
@@ -64,7 +66,9 @@ def observe(workspace: Workspace, state: str, **fields: Any) -> None:
 def gpu_seconds(workspace: Workspace) -> int:
     """Return the seconds of GPUs that count for the workspace's team until now."""
     now_s = int(timezone.now().timestamp())
-    usage = spending.intervals([workspace.team_id], timezone.now() - timedelta(days=30)).get(workspace.team_id, [])
+    usage = spending.intervals([workspace.team_id], timezone.now() - timedelta(days=30)).get(
+        workspace.team_id, []
+    )
     return sum(((item.end_s or now_s) - item.start_s) * item.amount // 1000 for item in usage)
 
 
@@ -81,10 +85,10 @@ def test_waiting_holds_the_quota_and_counts_no_time(waiting, clock):
     assert (waiting.state, waiting.began_at) == (State.PROVISIONING, began)
     assert waiting.status.engine["placed"] == [{"node": "clu-002", "devices": ["h100/1"]}]
     assert engine_queue.wait_of(waiting.status.engine, timezone.now()) is None
-    clock.shift(HOUR_S)
-    assert gpu_seconds(waiting) == HOUR_S
     observe(waiting, "running", placed=PLACED, began_at=began.timestamp())
+    clock.shift(HOUR_S)
     assert waiting.state == State.RUNNING
+    assert gpu_seconds(waiting) == HOUR_S
     check_invariants()
 
 
@@ -97,7 +101,7 @@ def test_start_timeout_counts_from_when_the_engine_begins(waiting, clock):
     clock.shift(limit_s - 1)
     observe(waiting, "starting", began_at=0)
     assert waiting.state == State.PROVISIONING
-    clock.shift(2)
+    clock.shift(1 + pool_observations.LIMITS_CHECKED_EVERY.total_seconds())
     sweep()
     waiting.refresh_from_db()
     assert (waiting.state, waiting.termination_reason) == (State.TERMINATING, TerminationReason.START_TIMEOUT)
@@ -117,6 +121,18 @@ def test_requeue_by_the_engine_is_no_failure(waiting, clock):
     clock.shift(HOUR_S)
     assert waiting.state == State.RUNNING
     assert gpu_seconds(waiting) == 2 * HOUR_S
+
+
+def test_requeue_between_two_observations_counts_on(waiting, clock):
+    observe(waiting, "running", began_at=timezone.now().timestamp())
+    clock.shift(HOUR_S)
+    again = timezone.now()
+    clock.shift(60)
+    observe(waiting, "running", began_at=again.timestamp(), placed=PLACED)
+    assert (waiting.state, waiting.began_at) == (State.RUNNING, again)
+    assert waiting.status.engine["placed"]
+    assert gpu_seconds(waiting) == HOUR_S + 60
+    assert [allocation.granted_at for allocation in active(waiting)] == [again]
 
 
 def test_stop_cancels_the_wait_at_the_engine(waiting, bob, sent, clock):
@@ -160,7 +176,8 @@ def test_window_holds_within_one_cycle(cluster, make, bob, settings, clock):
 
 
 @pytest.mark.parametrize(
-    ("others", "code", "free"), [(0, AdmissionCode.HANDED_OVER, 8), (8, AdmissionCode.HANDED_OVER_TO_QUEUE, 0)]
+    ("others", "code", "free"),
+    [(0, AdmissionCode.HANDED_OVER, 8), (8, AdmissionCode.HANDED_OVER_TO_QUEUE, 0)],
 )
 def test_preview_says_what_the_cluster_has_free(cluster, team, bob, others, code, free):
     model = cluster.nodes.first().devices.first().model
@@ -174,7 +191,11 @@ def test_preview_says_what_the_cluster_has_free(cluster, team, bob, others, code
         team=team,
         actor=bob,
     )
-    assert (verdict.reason.code, verdict.reason.params["free"], verdict.reason.params["total"]) == (code, free, 8)
+    assert (verdict.reason.code, verdict.reason.params["free"], verdict.reason.params["total"]) == (
+        code,
+        free,
+        8,
+    )
 
 
 def test_unchanged_wait_is_not_written_again(waiting, clock, django_assert_num_queries):
@@ -196,15 +217,42 @@ def test_time_limit_of_the_engine_ends_the_workspace(waiting, clock):
     assert waiting.ends_at == ends_at
 
 
-def test_real_engine_queues_begins_and_requeues(catalog, make, bob, tmp_path, settle, clock):
-    """Through the driver: the first takes all GPUs, the second waits for it."""
-    pool = simulated_cluster(str(tmp_path / "real"), nodes=1, gpus=1)
+def test_real_engine_queues_begins_and_preempts(catalog, make, bob, tmp_path, settle, clock):
+    """Through the driver: the workspace waits for another job, runs, and is preempted once."""
+    engine = {"requeue_after_s": 600, "others_gpus": 1, "others_first": 1, "others_for_s": 60}
+    pool = simulated_cluster(str(tmp_path / "real"), nodes=1, gpus=1, **engine)
     FlavorFactory(slug="cluster-x1", accelerator_count=1, pool=pool)
-    first = make(bob, "cluster-x1")
-    settle(10)
-    first.refresh_from_db()
-    assert first.state == State.RUNNING
-    assert first.began_at is not None
+    workspace = make(bob, "cluster-x1")
+    settle(5)
+    workspace.refresh_from_db()
+    wait = engine_queue.wait_of(workspace.status.engine, timezone.now())
+    assert workspace.state == State.PROVISIONING
+    assert wait is not None
+    assert wait.position == 1
+    assert wait.starts_at is not None
+    settle(90)
+    workspace.refresh_from_db()
+    assert workspace.state == State.RUNNING
+    assert workspace.status.engine["placed"]
+    assert (workspace.began_at - workspace.placed_at).total_seconds() >= 50
+    assert gpu_seconds(workspace) <= 40
+    clock.shift(600)
+    settle(90)
+    workspace.refresh_from_db()
+    requeues = Event.objects.filter(workspace=workspace, kind=AuditKind.WORKSPACE_ENGINE_REQUEUE)
+    began = workspace.allocations.values_list("granted_at", flat=True)
+    assert requeues.count() == 1 or len(began) == 2
+    assert workspace.state == State.RUNNING
+    check_invariants()
+
+
+def test_workspaces_of_an_engine_do_not_move(waiting, olga, clock):
+    observe(waiting, "running", began_at=timezone.now().timestamp())
+    plan = operator_moves.preview(actor=olga, workspaces=[waiting])
+    (verdict,) = plan.verdicts.values()
+    assert isinstance(verdict, StateConflict)
+    assert verdict.reason.code == MoveCode.ENGINE_PLACES
+    assert policy_of(waiting.pool) is RebalancingPolicy.OFF
 
 
 def test_taken_start_names_the_offered_place(cluster, make, bob, sent):
