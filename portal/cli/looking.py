@@ -45,6 +45,7 @@ def show(client: BerthClient, arguments: argparse.Namespace) -> int:
         ("name", workspace["name"]),
         ("state", workspace["state"] + (" (simulated)" if workspace["simulated"] else "")),
         ("why", error.get("message", "") or _stop_reason(workspace["stopped"])),
+        ("memory", _lost_program(workspace["out_of_memory"])),
         ("queue", _position(queue)),
         ("address", workspace["url"]),
         ("page", workspace["portal_url"]),
@@ -68,6 +69,11 @@ def _stop_reason(cause: dict[str, Any] | None) -> str:
         return ""
     rule = f" Rule {cause['rule']}, set by {cause['set_by']}." if cause["rule"] else ""
     return f"Berth stopped the workspace at {cause['at']}: {cause['message']}{rule}"
+
+
+def _lost_program(lost: dict[str, Any] | None) -> str:
+    """Return which program the system ended for lack of memory, and when the node reported it."""
+    return f"{lost['message']} Reported at {lost['at']}." if lost else ""
 
 
 def _position(queue: dict[str, Any]) -> str:

@@ -22,6 +22,8 @@ from portal.common import storage
 from portal.common.reasons.codes import CommonCode
 from portal.embedded import database_reserve
 from portal.embedded.proxy import HEALTH_HOST
+from portal.fleet.machines import redis_users
+from portal.fleet.machines.redis_guard import PAUSE_S
 from portal.people.accounts.models import FailureWindow
 from provisioning.heartbeat import HEARTBEAT_LATE_S, read
 from provisioning.service.probes import http_status, redis_client
@@ -53,7 +55,7 @@ def check() -> list[ComponentHealth]:
     gateway = _gateway()
     if gateway is not None:
         parts.append(gateway)
-    return parts + [_role(role, heartbeats) for role in ROLES]
+    return parts + [_nodes(heartbeats) if role == "node" else _role(role, heartbeats) for role in ROLES]
 
 
 def _database() -> ComponentHealth:
@@ -176,6 +178,7 @@ def _short_write_timeout() -> Iterator[None]:
 
 WRITTEN_KEY = "berth:health"
 FULL_SHARE = 0.9
+BLOCKED_FIX = "Workspaces keep running. If it happens again, revoke the node."
 FULL_FIX = "See control.log for the node that filled it. Users stay signed in."
 
 
@@ -251,6 +254,22 @@ def _role(role: str, heartbeats: dict[str, float] | None) -> ComponentHealth:
     if not alive:
         return ComponentHealth(role, ok=False, detail="; ".join(late) or f"no {label} has connected", fix=fix)
     return ComponentHealth(role, ok=True, detail="; ".join([f"{len(alive)} alive", *late]))
+
+
+def _nodes(heartbeats: dict[str, float] | None) -> ComponentHealth:
+    """Return the health of node workers, and which nodes are blocked because they filled Redis."""
+    health = _role("node", heartbeats)
+    if health.ok or heartbeats is None:
+        return health
+    try:
+        with redis_client(settings.BERTH_REDIS_URL) as client:
+            blocked = ", ".join(sorted(redis_users.refused_nodes(client)))
+    except (redis.RedisError, OSError):
+        return health
+    if not blocked:
+        return health
+    detail = f"{blocked}: blocked for {PAUSE_S} s after filling Redis"
+    return ComponentHealth("node", ok=False, detail=detail, fix=BLOCKED_FIX)
 
 
 def _milliseconds(started: float) -> str:

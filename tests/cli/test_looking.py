@@ -18,6 +18,8 @@ from portal.common.reasons.reason import Reason
 from portal.quota.limits.services import limits
 from portal.reclaim.codes import LifetimeCode
 from portal.workspaces import stops
+from portal.workspaces.codes import MemoryCode
+from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace, WorkspaceStatus
 from tests.factories import WorkspaceFactory, create_workspace
 
@@ -78,6 +80,15 @@ def test_show_prints_one_workspace(as_bob, bob, team):
     shown = dict(line.split(maxsplit=1) for line in as_bob("show", "trial").out.splitlines())
     assert shown["why"].startswith("Berth stopped the workspace at 20")
     assert shown["why"].endswith(" Rule weeks, set by team:vision.")
+
+
+def test_show_names_the_program_that_took_all_memory(as_bob, bob, team, pool):
+    made = WorkspaceFactory(owner=bob, team=team, name="trial", state=State.RUNNING, pool=pool)
+    reason = Reason(MemoryCode.LIMIT, {"process": "python3", "count": 1, "limit_mib": 2048})
+    kill = {"generation": made.generation, "at": timezone.now().isoformat(), "larger": "", "count": 1}
+    WorkspaceStatus.objects.filter(workspace=made).update(memory_kill={**kill, **reason.as_json()})
+    shown = dict(line.split(maxsplit=1) for line in as_bob("show", "trial").out.splitlines())
+    assert "all of its 2 GiB of memory. The system ended “python3”. Reported at 20" in shown["memory"]
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,9 @@ class FakeStore:
         nodes = [name.removeprefix("node@") for name in self._known() if name.startswith("node@")]
         return [b"control", b"default", *(f"node-{name}".encode() for name in nodes)]
 
+    def acl_list(self) -> list[bytes]:
+        return [b"user control on", b"user node-a on"]
+
     def pipeline(self, *, transaction: bool) -> FakeStore:
         return self
 

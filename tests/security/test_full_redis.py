@@ -143,6 +143,7 @@ def test_sessions_survive_and_the_node_is_paused(control: Redis, node: Redis, po
         # Redis frees memory in the background.
         eventually(lambda: not redis_guard.memory(control).exceeds(redis_guard.NODES_SHARE) or None)
         assert health._store()[0].ok
+        assert health._nodes({}).detail == "a: blocked for 60 s after filling Redis"
         with pytest.raises(RedisError):
             node.lpush("berth:q:control.node.a", "more")
         with as_user(port, "node-a") as again, pytest.raises(AuthenticationError):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from portal.common.events.models import Event
-from portal.people.service_accounts.exchange import limits
+from portal.people.service_accounts.exchange import issuers, limits
 from tests import sites
 from tests.service_accounts.conftest import ci as ci
 from tests.service_accounts.conftest import issuer as issuer
@@ -71,3 +71,18 @@ def test_forged_token_does_not_count_against_the_named_user(issuer: Any, rule: A
     forged = [issuer.sign(kid=f"made-up-{number}") for number in range(5)]
     assert statuses(*forged) == [400, 400, 400, 429, 429]
     assert statuses(issuer.sign(issuer.claims(environment="staging"))) == [400]
+
+
+def test_outage_of_an_issuer_is_not_the_fault_of_its_jobs(issuer: Any, rule: Any) -> None:
+    """Jobs can try again as soon as the portal asks the issuer again, and take no share of other refusals."""
+    issuers.forget()
+    issuer.pages["/keys"] = (503, {}, b"away")
+    answers = [bring(issuer.sign()) for _ in range(5)]
+    assert {answer.status_code for answer in answers} == {503}
+    assert {answer["Retry-After"] for answer in answers} == {"30"}
+    assert answers[-1].json()["error_description"] == f"The keys of {issuer.url} cannot be fetched."
+    assert recorded() == LIMIT
+    assert statuses("x") == [400]
+    issuer.publish()
+    issuers.forget()
+    assert bring(issuer.sign()).status_code == 200

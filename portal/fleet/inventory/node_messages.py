@@ -82,9 +82,9 @@ def refused(report: RefusedReport) -> None:
     """Handle a worker's report of dropped messages, and notify operators if necessary."""
     reporter, claimed, reason = sender(), _line(report.claimed), _line(report.reason)
     log.warning(
-        "%s dropped %d messages of %s from queue %s (%s), the last a %s, %.0f s off",
-        *(_line(reporter), report.count, claimed or "nobody", _line(report.queue), reason),
-        *(_line(report.task), report.off_s),
+        "%s dropped %d messages from queue %s (%s). Last: %s, sender %s, %.0f s off",
+        *(_line(reporter), report.count, _line(report.queue), reason),
+        *(_line(report.task), claimed or "unknown", report.off_s),
     )
     if reason == Refusal.FUTURE:
         # Sender or receiver may be the node: if its clock is slow, our messages seem to come from the future.

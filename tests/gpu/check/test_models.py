@@ -69,7 +69,7 @@ class Situation:
 
 SITUATIONS = {
     "healthy": Situation(PASS),
-    **{f"PCIe {n}": Situation(PASS, {"pcie_max_gen": n}) for n in (1, 2, 3, 6)},
+    **{f"PCIe {n}": Situation(PASS, {"pcie_max_gen": n}) for n in (1, 2, 3, 5, 6)},
     "an unknown link": Situation(DEGRADED, {"pcie_max_gen": None}),
     "a newer link than known": Situation(DEGRADED, {"pcie_max_gen": 7}),
     "no bridge": Situation(PASS, before={"nvlinks": LINKS}),

@@ -9,8 +9,8 @@
 typedef uint64_t u64;
 enum {
   OK, INVALID, OUT_OF_MEMORY, NOT_INITIALIZED, UNAVAILABLE = 46, NO_DEVICE = 100, INVALID_DEVICE, INVALID_IMAGE = 200,
-  INVALID_CONTEXT, NO_BINARY = 209, ECC = 214, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY_SYSTEM = 802,
-  ALREADY_ENABLED = 704, UNKNOWN = 999
+  INVALID_CONTEXT, NO_BINARY = 209, ECC = 214, INVALID_HANDLE = 400, NOT_FOUND = 500, LAUNCH_TIMEOUT = 702,
+  ALREADY_ENABLED = 704, NOT_READY_SYSTEM = 802, UNKNOWN = 999
 };
 
 /* --- devices: what CUDA_VISIBLE_DEVICES lets this process see ----------------------------------------------------- */
@@ -195,6 +195,7 @@ static void obey(const char *name) {
     happens(gpu, 48);
     broken[current] = ECC;
   }
+  if (faulty("watchdog", name)) broken[current] = LAUNCH_TIMEOUT; /* of a display */
   if (faulty("off_the_bus", name)) {
     close(open(at("lost.%d", gpu), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
     happens(gpu, 79);
@@ -258,8 +259,8 @@ static double rate(const char *kind, double normal) {
 }
 static double moving(u64 size) { return size / rate("slow", gpu_of(current)->model->copy_gb_s) / 1e6; }
 static double crossing(u64 size) {
-  int generation = gpu_of(current)->model->pcie_gen;
-  return size / rate("slow_pcie", generation == 3 ? 12 : generation == 4 ? 24 : 54) / 1e6;
+  static const double gb_s[] = {0, 3, 6, 12, 24, 54, 100};
+  return size / rate("slow_pcie", gb_s[gpu_of(current)->model->pcie_gen]) / 1e6;
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */

@@ -39,6 +39,8 @@ static const Model models[] = {
     {"H200", "NVIDIA H200", 9, 0, 132, 143771, 5, 18, 1, 535, 4300, 780, 700000, 1980, 3201},
     {"B200", "NVIDIA B200", 10, 0, 148, 183359, 5, 18, 1, 570, 7000, 1700, 1000000, 1965, 3996},
 };
+static Model own_models[MAX_GPUS];
+static int own_count;
 /* A profile by its number in NVML's list, as H100 80GB has it; A100 has other sizes and is told apart by them. */
 typedef struct {
   const char *name;
@@ -63,7 +65,7 @@ typedef struct {
 } Gpu;
 static Gpu gpus[MAX_GPUS];
 static int gpu_count, privileged = 1, compute_mode, fabric = 3, arena_mib = 16, dirty_words;
-static int nvml_refuses, cuda_refuses;
+static int nvml_refuses, cuda_refuses, power_limit_mw;
 static char driver_text[32], folder[400];
 
 static const char *at(const char *format, ...) {
@@ -95,8 +97,27 @@ static const char *profile_name(const Gpu *gpu, const Profile *p) {
   return name;
 }
 
-/* Reads `machine`: `gpu MODEL UUID [mig] [virtual]`, `instance UUID PROFILE START` (of the GPU before it), and
- * settings by name. A GPU that this branch does not know is not shown, as in reality. */
+static const Model *model_of(const char *word) {
+  for (int i = 0; i < own_count; i++)
+    if (!strcmp(own_models[i].word, word)) return &own_models[i];
+  for (unsigned i = 0; i < sizeof models / sizeof *models; i++)
+    if (!strcmp(models[i].word, word) && models[i].since <= RELEASE) return &models[i];
+  return NULL;
+}
+/* `model WORD MAJOR MINOR SMS MEMORY_MIB PCIE_GEN COPY_GB_S POWER_MW NAME`: one without links and MIG. */
+static void add_model(const char *line) {
+  Model m = {.tflops = 100, .sm_mhz = 1980, .memory_mhz = 2619};
+  char word[32];
+  int name = 0;
+  if (own_count == MAX_GPUS || sscanf(line, "model %31s %d %d %d %d %d %lf %d %n", word, &m.major, &m.minor, &m.sms,
+                                      &m.memory_mib, &m.pcie_gen, &m.copy_gb_s, &m.power_mw, &name) < 8)
+    abort();
+  m.word = strdup(word), m.name = strndup(line + name, strcspn(line + name, "\n"));
+  own_models[own_count++] = m;
+}
+
+/* Reads `machine`: `gpu MODEL UUID [mig] [virtual]`, `instance UUID PROFILE START` (of the GPU before it), models
+ * that are not in the table above, and settings by name. A GPU that this branch does not know is not shown, as in reality. */
 static void set_up(void) {
   if (folder[0]) return;
   Dl_info self;
@@ -111,17 +132,16 @@ static void set_up(void) {
     int found = sscanf(line, "%31s %63s %63s %31s", word, name, more, last);
     if (found < 2) continue;
     if (!strcmp(word, "gpu")) {
-      shown = 0;
-      for (unsigned i = 0; i < sizeof models / sizeof *models; i++)
-        if (!strcmp(models[i].word, name) && models[i].since <= RELEASE && gpu_count < MAX_GPUS) {
-          Gpu *gpu = &gpus[gpu_count++];
-          *gpu = (Gpu){.model = &models[i], .bus = 0x1b + 16 * bus, .mig = !strcmp(last, "mig")};
-          gpu->virtual = !strcmp(last, "virtual");
-          snprintf(gpu->uuid, sizeof gpu->uuid, "%s", more);
-          shown = 1;
-        }
+      const Model *model = gpu_count < MAX_GPUS ? model_of(name) : NULL;
+      if ((shown = model != NULL)) {
+        Gpu *gpu = &gpus[gpu_count++];
+        *gpu = (Gpu){.model = model, .bus = 0x1b + 16 * bus, .mig = !strcmp(last, "mig")};
+        gpu->virtual = !strcmp(last, "virtual");
+        snprintf(gpu->uuid, sizeof gpu->uuid, "%s", more);
+      }
       bus++;
-    } else if (!strcmp(word, "instance") && shown) {
+    } else if (!strcmp(word, "model")) add_model(line);
+    else if (!strcmp(word, "instance") && shown) {
       Gpu *gpu = &gpus[gpu_count - 1];
       Instance *made = &gpu->instances[gpu->instance_count++];
       *made = (Instance){.profile = profile_of(more), .start = atoi(last), .id = gpu->instance_count};
@@ -132,6 +152,7 @@ static void set_up(void) {
     else if (!strcmp(word, "fabric")) fabric = atoi(name);
     else if (!strcmp(word, "memory_mib")) arena_mib = atoi(name);
     else if (!strcmp(word, "dirty_words")) dirty_words = atoi(name);
+    else if (!strcmp(word, "power_limit_mw")) power_limit_mw = atoi(name);
     else if (!strcmp(word, "nvml_refuses")) nvml_refuses = atoi(name);
     else if (!strcmp(word, "cuda_refuses")) cuda_refuses = atoi(name);
   }

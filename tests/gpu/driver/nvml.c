@@ -168,8 +168,8 @@ NUMBER(nvmlDeviceGetPcieReplayCounter, REAL, fault_number(p.number, "replays"))
 NUMBER(nvmlDeviceGetPersistenceMode, WHOLE, access(at("persistence-off"), F_OK) != 0)
 NUMBER(nvmlDeviceGetComputeMode, WHOLE, compute_mode)
 NUMBER(nvmlDeviceGetPowerUsage, REAL, p.gpu->model->power_mw / 2)
-NUMBER(nvmlDeviceGetEnforcedPowerLimit, REAL, p.gpu->model->power_mw)
-NUMBER(nvmlDeviceGetPowerManagementLimit, REAL, p.gpu->model->power_mw)
+NUMBER(nvmlDeviceGetEnforcedPowerLimit, REAL, power_limit_mw ? power_limit_mw : p.gpu->model->power_mw)
+NUMBER(nvmlDeviceGetPowerManagementLimit, REAL, power_limit_mw ? power_limit_mw : p.gpu->model->power_mw)
 NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, REAL, p.gpu->model->power_mw)
 API int nvmlDeviceGetPowerManagementLimitConstraints(void *device, unsigned *low, unsigned *high) {
   REAL(device);

@@ -124,7 +124,9 @@ class TokenExchange(ApiView):
             429: OpenApiResponse(
                 OAuthErrorSerializer, ("Too many failed exchanges. Retry after `Retry-After` seconds.")
             ),
-            503: OpenApiResponse(OAuthErrorSerializer, "The issuer does not respond."),
+            503: OpenApiResponse(
+                OAuthErrorSerializer, "The issuer does not respond. Retry after `Retry-After` seconds."
+            ),
         },
         auth=[],
     )
@@ -196,12 +198,12 @@ def _error_of(refused: ExchangeRefused) -> OAuthError:
     with override("en"):
         text = message_of(refused.reason).translate(_PLAIN)
     text = text.encode("ascii", "replace").decode()
-    if refused.retry_after_s:
+    if refused.retry_after_s and status < 500:
         wait = f"Too many rejected exchanges. Try again in {refused.retry_after_s} s."
         return OAuthError(
             "temporarily_unavailable", f"{text} {wait}", status=429, retry_after_s=refused.retry_after_s
         )
-    return OAuthError(error, text, status=status)
+    return OAuthError(error, text, status=status, retry_after_s=refused.retry_after_s)
 
 
 class TokenRenewalSerializer(serializers.ModelSerializer[ApiToken]):

@@ -1,7 +1,8 @@
 """Counts refused exchanges, to bound the audit log and slow down clients that repeat them.
 
 Valid exchanges are never limited, so no client can lock out a pipeline behind the same address. Refusals of
-verified tokens are counted by rule and identity, all others by address. Counted in Redis; while it is
+verified tokens are counted by rule and identity, those during an outage of an issuer by issuer, all others by
+address. Counted in Redis; while it is
 unavailable, in this process only.
 """
 
@@ -54,6 +55,11 @@ def identity_key(rule: str, issuer: str, subject: str) -> str:
     """Return the key of a verified identity under a rule. `rule` is empty if none matches."""
     identity = f"{rule}\n{issuer}\n{subject}"
     return f"identity:{hashlib.sha256(identity.encode()).hexdigest()}"
+
+
+def outage_key(issuer: str) -> str:
+    """Return the key of an allowed issuer whose signing keys are unavailable."""
+    return f"outage:{hashlib.sha256(issuer.encode()).hexdigest()}"
 
 
 def count(key: str) -> Refusals:

@@ -27,7 +27,7 @@ from portal.common.scopes import Scope
 from portal.people.accounts import sessions, tokens
 from portal.people.accounts.models import ApiToken, User
 from portal.people.service_accounts.codes import ExchangeCode
-from portal.people.service_accounts.exchange import conditions, limits
+from portal.people.service_accounts.exchange import conditions, issuers, limits
 from portal.people.service_accounts.exchange.assertions import Assertion, ExchangeRefused, verify
 from portal.people.service_accounts.models import Exchange, TrustRule
 
@@ -223,15 +223,21 @@ def _assertion_data(assertion: Assertion) -> dict[str, Any]:
 
 
 def _record_refusal(refused: ExchangeRefused) -> None:
-    """Count a refusal and record it. Above the limit, set `retry_after_s` instead."""
+    """Count a refusal and record it. Above the limit, set `retry_after_s` instead.
+
+    An issuer that does not answer is not the fault of the client, which can soon try again.
+    """
     about = refused.about
-    if "issuer" in about and "unverified" not in about:
+    outage = refused.reason.code == ExchangeCode.ISSUER_UNREACHABLE
+    if outage:
+        key = limits.outage_key(about["issuer"])
+    elif "issuer" in about and "unverified" not in about:
         key = limits.identity_key(about.get("rule", ""), about["issuer"], about["subject"])
     else:
         key = limits.address_key(request_context.current().address)
     refusals = limits.count(key)
-    refused.retry_after_s = refusals.retry_after_s
-    if refused.retry_after_s:
+    refused.retry_after_s = round(issuers.RETRY_S) if outage else refusals.retry_after_s
+    if refusals.retry_after_s:
         return
     account: User | None = about.pop("account", None)
     events.record(
