@@ -331,17 +331,22 @@ def engines() -> str:
         "",
         "## Engines that place by themselves",
         "",
-        "With `placing` = `engine`, the portal decides who may start and in which order, and the engine decides "
-        "where and when ([ADR 0161](adr/0161-workspaces-that-wait-at-their-engine.md)):",
+        "With `placing` = `engine`, the portal decides who may start and in which order, and the engine "
+        "decides where and when ([ADR 0161](adr/0161-workspaces-that-wait-at-their-engine.md)):",
         "",
-        "- A workspace that is handed over is `provisioning`. While it waits, `engine_wait` has its position, the "
-        "engine's reason and the expected start; `engine_place` has nodes and devices once it has begun.",
-        "- Quota is held from the hand-over on. GPU-hours, the start timeout and the lifetime count from `began_at`.",
-        "- At most `BERTH_ENGINE_WINDOW` workspaces of a pool wait there; the others wait in the portal's queue.",
-        "- If the engine preempts a workspace, it waits there again. That is no failure, and the owner is notified.",
-        "- Previews name the units that the engine has reported as free, without those of other people's jobs.",
+        "- A workspace that is handed over is `provisioning`. While it waits, `engine_wait` has its position, "
+        "the engine's reason and the expected start; `engine_place` has nodes and devices once it has begun.",
+        "- Quota is held from the hand-over on. GPU-hours, the start timeout and the lifetime count from "
+        "`began_at`.",
+        "- At most `BERTH_ENGINE_WINDOW` workspaces of a pool wait there; the others wait in the portal's "
+        "queue.",
+        "- If the engine preempts a workspace, it waits there again. That is no failure, and the owner is "
+        "notified.",
+        "- Previews name the units that the engine has reported as free, without those of other people's "
+        "jobs.",
         "",
-        "The driver `simulated_cluster` simulates such an engine with jobs of others, to try it without a cluster.",
+        "The driver `simulated_cluster` simulates such an engine with jobs of others, to try it without a "
+        "cluster.",
         "",
         "## When an engine does not answer",
         "",

@@ -198,7 +198,7 @@ def test_preview_says_what_the_cluster_has_free(cluster, team, bob, others, code
     )
 
 
-def test_unchanged_wait_is_not_written_again(waiting, clock, django_assert_num_queries):
+def test_unchanged_wait_is_not_written_again(waiting, clock):
     stored = waiting.status.engine
     assert not engine_queue.is_news(stored, None, _seen(waiting, queue(3)))
     assert engine_queue.is_news(stored, None, _seen(waiting, queue(2)))
