@@ -84,7 +84,12 @@ def place_of(workspace: Workspace) -> list[PlacedNode]:
 
 def queued_at(workspace: Workspace) -> datetime | None:
     """Return when the workspace joined the queue of its engine: at its hand-over, or when queued again."""
-    return _moment(workspace.status.engine.get("requeued_at")) or workspace.placed_at
+    return requeued_at(workspace) or workspace.placed_at
+
+
+def requeued_at(workspace: Workspace) -> datetime | None:
+    """Return when the engine last preempted the workspace of this start, or None."""
+    return _moment(workspace.status.engine.get("requeued_at"))
 
 
 def is_news(engine: Mapping[str, Any], began_at: datetime | None, seen: Observation) -> bool:
