@@ -14,6 +14,7 @@ from portal.fleet.inventory.models import Pool
 from portal.people.accounts.models import Team, User
 from portal.workspaces.models import Workspace
 from tests.clusters import MODEL, begun_at, cluster_pool, handed_over, waiting_at
+from tests.factories import FlavorFactory
 from tests.ui.test_pages import text_of
 
 pytestmark = pytest.mark.django_db
@@ -78,8 +79,7 @@ def test_list_and_home_say_where_it_waits(cluster: Pool, alice: User, team: Team
     )
     text = text_of(page)
     assert "Waits at Training cluster" in text
-    assert "Training cluster · clu-2" not in text  # in a title
-    assert "Training cluster · clu-2" in page.content.decode()
+    assert "Training cluster · clu-2" in text
     home = text_of(as_user(alice).get("/"))
     assert "Waits at Training cluster" in home
     assert "· position 3" in home
@@ -91,3 +91,37 @@ def test_waiting_workspace_can_be_cancelled(cluster: Pool, alice: User, team: Te
     row = Workspace.objects.get(pk=row.pk)
     assert row.state == "stopping"
     assert "Waits at" not in text_of(as_user(alice).get(f"/workspaces/{row.pk}/"))
+
+
+@pytest.mark.parametrize(
+    ("used", "badge", "button", "message"),
+    [
+        (
+            5,
+            "Starts soon",
+            "Start",
+            f"Starts soon: Training cluster has capacity (3 of 8 × {MODEL} free there).",
+        ),
+        (
+            8,
+            "Waits at the cluster",
+            "Start when capacity is free",
+            f"Joins the queue of Training cluster (0 of 8 × {MODEL} free there).",
+        ),
+    ],
+)
+def test_form_says_what_happens_at_the_cluster(
+    used: int, badge: str, button: str, message: str, catalog: None, alice: User, team: Team, as_user: Browse
+) -> None:
+    pool = cluster_pool(used_by_others={MODEL: used})
+    FlavorFactory(slug="clu-gpu", name="Cluster GPU", pool=pool, accelerator_count=1, accelerator_model=MODEL)
+    page = as_user(alice).get("/workspaces/new/?flavor=clu-gpu").content.decode()
+    summary = page[page.index('id="summary"') :]
+    assert badge in summary
+    assert message in text_of_part(summary)
+    assert f"<span data-label>{button}</span>" in summary
+    assert "Starts now" not in summary
+
+
+def text_of_part(html: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
