@@ -125,3 +125,12 @@ def test_form_says_what_happens_at_the_cluster(
 
 def text_of_part(html: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", html).split())
+
+
+def test_pool_page_says_that_the_cluster_places_and_what_others_use(
+    cluster: Pool, alice: User, team: Team, as_user: Browse
+) -> None:
+    text = text_of(as_user(alice).get("/pools/cluster/"))
+    assert "The cluster places workspaces itself." in text
+    assert f"{MODEL} 3 of 8 free" in text
+    assert "5 used by others" in text
