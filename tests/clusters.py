@@ -22,7 +22,7 @@ def cluster_pool(slug: str = "cluster", **fields: Any) -> Pool:
     """A pool with 8 GPUs on 2 nodes that have reported."""
     values = {"name": "Training cluster", "driver": "simulated_cluster", "simulated": True}
     pool: Pool = Pool.objects.create(slug=slug, **values)
-    nodes = (node_info(f"clu-{number}", gpus=4, model=MODEL) for number in (1, 2))
+    nodes = (node_info(f"{slug}-{number}", gpus=4, model=MODEL) for number in (1, 2))
     inventory.apply_inventory(pool=pool, inventory=inventory_of(*nodes))
     Pool.objects.filter(pk=pool.pk).update(**fields)
     pool.refresh_from_db()
@@ -61,7 +61,7 @@ def waiting_at(
     return _with_engine(row, {"queue": engine_queue.as_json(queue)})
 
 
-def begun_at(pool: Pool, *, node: str = "clu-2", **fields: Any) -> Workspace:
+def begun_at(pool: Pool, *, node: str = "cluster-2", **fields: Any) -> Workspace:
     """A workspace that the engine has begun 20 s ago, on the second GPU of a node."""
     row = handed_over(pool, **{"began_at": timezone.now() - timedelta(seconds=20), **fields})
     placed = [{"node": node, "devices": [f"GPU-{node}-1"]}]

@@ -39,7 +39,7 @@ def test_page_shows_position_estimate_and_reason(
     assert "GPU-hours count from the start there." in text
     assert "At the cluster : in progress" in text
     assert 'id="act-cancel"' in page.content.decode()
-    assert "clu-" not in text
+    assert "cluster-1" not in text
 
 
 def test_page_omits_what_the_engine_does_not_report(
@@ -57,7 +57,7 @@ def test_page_shows_where_the_engine_has_placed_it(
 ) -> None:
     row = begun_at(cluster, owner=alice, team=team)
     text = text_of(as_user(alice).get(f"/workspaces/{row.pk}/"))
-    assert f"clu-2 Devices 1 × {MODEL} GPU-clu-2-1" in text
+    assert f"cluster-2 Devices 1 × {MODEL} GPU-cluster-2-1" in text
     assert "Waits at" not in text
     unknown = begun_at(cluster, owner=alice, team=team, node="new-9")
     assert "new-9 Devices 1 × accelerators" in text_of(as_user(alice).get(f"/workspaces/{unknown.pk}/"))
@@ -79,7 +79,7 @@ def test_list_and_home_say_where_it_waits(cluster: Pool, alice: User, team: Team
     )
     text = text_of(page)
     assert "Waits at Training cluster" in text
-    assert "Training cluster · clu-2" in text
+    assert "Training cluster · cluster-2" in text
     home = text_of(as_user(alice).get("/"))
     assert "Waits at Training cluster" in home
     assert "· position 3" in home
@@ -100,7 +100,7 @@ def test_waiting_workspace_can_be_cancelled(cluster: Pool, alice: User, team: Te
             5,
             "Starts soon",
             "Start",
-            f"Starts soon: Training cluster has capacity (3 of 8 × {MODEL} free there).",
+            f"Training cluster starts the workspace soon (3 of 8 × {MODEL} free there).",
         ),
         (
             8,

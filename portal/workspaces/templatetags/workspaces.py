@@ -42,10 +42,10 @@ def unreachable(context: dict[str, Any]) -> dict[str, Any]:
 
 
 @register.simple_tag
-def workspace_badge(workspace: Workspace, waiting: str = "") -> SafeString:
-    """Render the state of a workspace. `waiting` is the word while it waits at its engine."""
+def workspace_badge(workspace: Workspace) -> SafeString:
+    """Render the state of a workspace, with another word while it waits at its engine."""
     if engine_queue.waits(workspace):
-        return badge(waiting or _("Waiting"), "hourglass", "wait")
+        return badge(_("Waiting"), "hourglass", "wait")
     return state_badge(workspace.state)
 
 
