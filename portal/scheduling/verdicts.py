@@ -101,8 +101,18 @@ class Verdict:
 
     @property
     def starts_now(self) -> bool:
-        """Whether it would start at once."""
-        return self.outcome is Outcome.FITS_NOW
+        """Whether it would start at once, instead of waiting here or at an engine."""
+        return self.outcome is Outcome.FITS_NOW and not self.joins_engine_queue
+
+    @property
+    def joins_engine_queue(self) -> bool:
+        """Whether it would be handed over at once to an engine, and wait there."""
+        return self.reason.code == AdmissionCode.HANDED_OVER_TO_QUEUE
+
+    @property
+    def at_engine(self) -> bool:
+        """Whether it would be handed over at once to an engine, which starts it soon or queues it."""
+        return self.reason.code in (AdmissionCode.HANDED_OVER, AdmissionCode.HANDED_OVER_TO_QUEUE)
 
     @property
     def in_maintenance(self) -> bool:

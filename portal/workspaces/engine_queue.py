@@ -22,12 +22,12 @@ from portal.fleet.inventory.domain_events import CapacityFreed
 from portal.fleet.inventory.models import AllocatedDevice, Allocation
 from portal.workspaces import reconcile
 from portal.workspaces.codes import WorkspaceCode
-from portal.workspaces.domain_events import RequestChanged
-from portal.workspaces.lifecycle import NO_TROUBLE, State, Trigger
+from portal.workspaces.domain_events import EngineRequeued, RequestChanged
+from portal.workspaces.lifecycle import HOLDING, NO_TROUBLE, State, Trigger
 from portal.workspaces.models import Workspace
 from portal.workspaces.transitions import advance, set_rows
 from provisioning.traits import Placing
-from provisioning.types import EngineQueue, Observation
+from provisioning.types import EngineQueue, Observation, PlacedNode
 
 CLOCK_TOLERANCE_S = 30
 """Difference of clocks up to which two times of a begin are the same."""
@@ -70,6 +70,30 @@ def wait_of(engine: Mapping[str, Any], now: datetime) -> EngineWait | None:
     )
 
 
+def current_wait(workspace: Workspace, now: datetime) -> EngineWait | None:
+    """Return the wait of a workspace, or None if it does not wait at its engine."""
+    return wait_of(workspace.status.engine, now) if workspace.state == State.PROVISIONING else None
+
+
+def place_of(workspace: Workspace) -> list[PlacedNode]:
+    """Return where the engine has placed a workspace; empty if the engine has not, or no longer holds it."""
+    if workspace.state not in HOLDING:
+        return []
+    return [
+        PlacedNode(row["node"], tuple(row["devices"])) for row in workspace.status.engine.get("placed", ())
+    ]
+
+
+def queued_at(workspace: Workspace) -> datetime | None:
+    """Return when the workspace joined the queue of its engine: at its hand-over, or when queued again."""
+    return requeued_at(workspace) or workspace.placed_at
+
+
+def requeued_at(workspace: Workspace) -> datetime | None:
+    """Return when the engine last preempted the workspace of this start, or None."""
+    return _moment(workspace.status.engine.get("requeued_at"))
+
+
 def is_news(engine: Mapping[str, Any], began_at: datetime | None, seen: Observation) -> bool:
     """Return whether an observation changes what is stored about the workspace's engine."""
     if seen.queue is None:
@@ -95,7 +119,8 @@ def record_wait(workspace: Workspace, seen: Observation) -> None:
     workspace.save(update_fields=list(changes))
     if len(changes) > 1:
         emit(RequestChanged(workspace))
-    set_rows([workspace], status={**NO_TROUBLE, "engine": _waiting(seen)})
+    engine = {**_requeued(workspace), **_waiting(seen)}
+    set_rows([workspace], status={**NO_TROUBLE, "engine": engine})
 
 
 def record_begin(workspace: Workspace, seen: Observation) -> None:
@@ -106,15 +131,15 @@ def record_begin(workspace: Workspace, seen: Observation) -> None:
         # It was preempted and has begun again between two observations.
         _restart_allocations(workspace, until=_moment(seen.began_at))
     now = timezone.now()
-    handed_over_at = workspace.placed_at or now
     # The engine's clock may differ.
-    began_at = min(max(_moment(seen.began_at) or now, handed_over_at), now)
+    began_at = min(max(_moment(seen.began_at) or now, queued_at(workspace) or now), now)
     workspace.began_at = began_at
     workspace.save(update_fields=["began_at"])
     waiting = Allocation.objects.filter(workspace=workspace, released_at=None, granted_at=None)
     waiting.update(granted_at=began_at)
     placed = [{"node": part.node, "devices": list(part.devices)} for part in seen.placed]
-    set_rows([workspace], status={"engine": {"placed": placed, "ends_at": seen.ends_at}})
+    engine = {**_requeued(workspace), "placed": placed, "ends_at": seen.ends_at}
+    set_rows([workspace], status={"engine": engine})
     emit(RequestChanged(workspace))
     # Another request can be handed over.
     emit(CapacityFreed())
@@ -123,7 +148,9 @@ def record_begin(workspace: Workspace, seen: Observation) -> None:
 def requeue(workspace: Workspace, seen: Observation) -> None:
     """Record that the engine has preempted a locked running workspace and has queued it again."""
     _restart_allocations(workspace)
+    now = timezone.now()
     pool = workspace.pool.name if workspace.pool is not None else ""
+    engine = {"requeued_at": now.timestamp(), **_waiting(seen)}
     advance(
         workspace,
         Trigger.ENGINE_REQUEUE,
@@ -135,8 +162,9 @@ def requeue(workspace: Workspace, seen: Observation) -> None:
         ends_at=None,
         endpoint="",
         attempts=0,
-        status={**NO_TROUBLE, "heartbeat_at": None, "gpu_idle_since": None, "engine": _waiting(seen)},
+        status={**NO_TROUBLE, "heartbeat_at": None, "gpu_idle_since": None, "engine": engine},
     )
+    emit(EngineRequeued(workspace))
 
 
 def earlier_end(workspace: Workspace, now: datetime) -> datetime | None:
@@ -165,6 +193,12 @@ def as_json(queue: EngineQueue) -> dict[str, Any]:
 
 def _began_again(began_at: datetime, seen: Observation) -> bool:
     return seen.began_at is not None and seen.began_at - began_at.timestamp() > CLOCK_TOLERANCE_S
+
+
+def _requeued(workspace: Workspace) -> dict[str, Any]:
+    """Return when the engine has queued the workspace again, as stored, or nothing."""
+    at = workspace.status.engine.get("requeued_at")
+    return {} if at is None else {"requeued_at": at}
 
 
 def _waiting(seen: Observation) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def _until(params: Params) -> Params:
 TEXTS: dict[StrEnum, Text] = {
     AdmissionCode.FITS_NOW: Text(gettext_lazy("Starts now.")),
     AdmissionCode.HANDED_OVER: Text(
-        gettext_lazy("Starts soon: %(pool)s has capacity%(free)s."), prepare=_at_engine
+        gettext_lazy("%(pool)s starts the workspace soon%(free)s."), prepare=_at_engine
     ),
     AdmissionCode.HANDED_OVER_TO_QUEUE: Text(
         gettext_lazy("Joins the queue of %(pool)s%(free)s."), prepare=_at_engine
