@@ -335,7 +335,8 @@ def engines() -> str:
         "decides where and when ([ADR 0161](adr/0161-workspaces-that-wait-at-their-engine.md)):",
         "",
         "- A workspace that is handed over is `provisioning`. While it waits, `engine_wait` has its "
-        "position, the engine's reason and the expected start; `engine_place` has nodes and devices once it has begun.",
+        "position, the engine's reason and the expected start; `engine_place` has nodes and devices once it "
+        "has begun.",
         "- Quota is held from the hand-over on. GPU-hours, the start timeout and the lifetime count from "
         "`began_at`.",
         "- At most `BERTH_ENGINE_WINDOW` workspaces of a pool wait there; the others wait in the portal's "
