@@ -90,6 +90,7 @@ from portal.workspaces.device_holders import HoldersByAllocation
 from portal.workspaces.domain_events import (
     AllocationsReleased,
     EndpointChanged,
+    EngineRequeued,
     HomeMoveDue,
     HomeMoveEnded,
     HomesChanged,
@@ -236,6 +237,7 @@ def connect() -> None:
     on_commit(EndpointChanged, publishing.endpoint_changed)
     in_transaction(WorkspaceReady, notices.notify_ready, start_counts.count_ready)
     in_transaction(WorkspaceFailed, notices.notify_failure, start_counts.count_failure)
+    in_transaction(EngineRequeued, notices.notify_requeue)
     in_transaction(PreflightDue, preflight.handle_deadline)
     in_transaction(HomeMoveDue, start_moves.handle_due)
     in_transaction(HomeMoveEnded, start_moves.move_ended)

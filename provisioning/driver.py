@@ -91,7 +91,7 @@ class Driver(ABC):
 
     @abstractmethod
     def ensure_started(self, spec: WorkspaceSpec, placement: Placement) -> Observation:
-        """Start the workspace unless it already runs. Return STARTING or RUNNING.
+        """Start the workspace unless it already runs. Return STARTING or RUNNING, or QUEUED at its engine.
 
         Raises `Stale` for a closed generation, `Conflict` if the name is taken by another specification,
         `NoCapacity`, `StartFailed`, `MissingDependency` or `BackendUnavailable`.

@@ -14,6 +14,7 @@ from provisioning.types import PoolConfig
 DRIVERS: dict[str, str] = {
     "local": "provisioning.drivers.local.driver:LocalDriver",
     "simulated": "provisioning.drivers.simulated.driver:SimulatedDriver",
+    "simulated_cluster": "provisioning.drivers.simulated_cluster.driver:SimulatedClusterDriver",
 }
 
 

@@ -20,6 +20,13 @@ class Plane(StrEnum):
     ENGINE = "engine"
 
 
+class Placing(StrEnum):
+    """Who chooses nodes and devices. `engine`: the engine, once it has capacity; workspaces wait there."""
+
+    BERTH = "berth"
+    ENGINE = "engine"
+
+
 class HomeStorage(StrEnum):
     """Location of users' homes. `node`: on the disk of each node, within reach of its worker."""
 
@@ -54,6 +61,7 @@ class Traits:
     """The traits of all pools of a driver. `docs/engines.md` shows them."""
 
     plane: Plane
+    placing: Placing = Placing.BERTH
     homes: HomeStorage
     software: SoftwareSource
     reach: AppReach

@@ -20,6 +20,7 @@ JsonScalar = str | int | float | bool | None
 _INT32 = 2**31 - 1
 Whole = Annotated[int, Meta(ge=0, le=_INT32)]
 Signed = Annotated[int, Meta(ge=-_INT32, le=_INT32)]
+UtcSeconds = Annotated[float, Meta(ge=0, le=1e11)]
 LargeMib = Annotated[int, Meta(ge=0, le=2**53)]
 LargeCount = Annotated[int, Meta(ge=0, le=2**53)]
 Word = Annotated[str, Meta(max_length=40)]
@@ -105,9 +106,13 @@ class HomeHold(StrEnum):
 
 
 class ObservedState(StrEnum):
-    """Observed state of a workspace on its backend. UNKNOWN never means dead."""
+    """Observed state of a workspace on its backend. UNKNOWN never means dead.
+
+    QUEUED: an engine that places by itself has accepted the workspace and has not placed it yet.
+    """
 
     ABSENT = "absent"
+    QUEUED = "queued"
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
@@ -396,11 +401,37 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineQueue:
+    """Why a QUEUED workspace waits at its engine, as of `seen_at`.
+
+    `position` counts from 1 over the jobs of everybody; 0: not known. `code` is the engine's own, such as
+    `Priority` or `Resources`. `starts_at` is the engine's estimate, None without one.
+    """
+
+    position: Whole = 0
+    code: Name = ""
+    message: Line = ""
+    starts_at: UtcSeconds | None = None
+    seen_at: UtcSeconds = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedNode:
+    """A node on which an engine runs a workspace, with its devices, such as `a100/0`."""
+
+    node: Annotated[str, Meta(min_length=1, max_length=120)]
+    devices: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """State of one workspace as observed by a driver.
 
     `ready` is set once the app has answered. `endpoint` is the URL at which the gateway reaches the app.
     `code` and `message` explain FAILED and UNKNOWN; `log_tail` holds the last lines of a failed app.
+
+    Engines that place by themselves also report `queue` while it is QUEUED, and then `placed`, `began_at`
+    (when its resources were granted) and `ends_at` (when its time limit ends it).
     """
 
     ref: WorkspaceRef
@@ -412,6 +443,10 @@ class Observation:
     code: Name = ""
     message: Text = ""
     log_tail: Text = ""
+    queue: EngineQueue | None = None
+    placed: Annotated[tuple[PlacedNode, ...], Meta(max_length=1024)] = ()
+    began_at: UtcSeconds | None = None
+    ends_at: UtcSeconds | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,11 +542,17 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Nodes and capabilities of a pool, as of `observed_at`."""
+    """Nodes and capabilities of a pool, as of `observed_at`.
+
+    The nodes of an engine that places by itself are the places that it offers: one for each of its nodes, and
+    its devices are units without a fixed identity. `used_by_others` counts by model the units in use by jobs
+    that are not Berth's.
+    """
 
     nodes: Annotated[tuple[NodeInfo, ...], Meta(max_length=100_000)]
     capabilities: frozenset[Capability]
-    observed_at: Annotated[float, Meta(ge=0, le=1e11)]
+    observed_at: UtcSeconds
+    used_by_others: Mapping[Name, Whole] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -308,7 +308,9 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
         return 0
     table: list[tuple[str, ...]] = [("NAME", "STATE", "TEMPLATE", "FLAVOR", "TEAM", "OWNER", "ID")]
     for row in rows:
-        state = f"{row['state']} (simulated)" if row["simulated"] else row["state"]
+        state = f"waits at {row['pool']}" if row.get("engine_wait") else row["state"]
+        if row["simulated"]:
+            state += " (simulated)"
         table.append(
             (row["name"], state, row["template"], row["flavor"], row["team"], row["owner"], row["id"])
         )

@@ -10,6 +10,7 @@ from portal.cli import config
 from portal.cli.client import BerthClient
 from portal.cli.commands import find, flavors_of, print_json, print_line, print_table
 from portal.cli.errors import EXIT_NEEDS_APPROVAL, EXIT_REFUSED, NEEDS_APPROVAL
+from portal.cli.waiting import engine_wait_text
 
 EXITS = {"fits_now": 0, "queued": 0, NEEDS_APPROVAL: EXIT_NEEDS_APPROVAL, "impossible": EXIT_REFUSED}
 
@@ -47,6 +48,7 @@ def show(client: BerthClient, arguments: argparse.Namespace) -> int:
         ("why", error.get("message", "") or _stop_reason(workspace["stopped"])),
         ("memory", _lost_program(workspace["out_of_memory"])),
         ("queue", _position(queue)),
+        ("waits", engine_wait_text(workspace).removeprefix(", waits ")),
         ("address", workspace["url"]),
         ("page", workspace["portal_url"]),
         ("template", workspace["template"]),
@@ -55,12 +57,27 @@ def show(client: BerthClient, arguments: argparse.Namespace) -> int:
         ("team", workspace["team"]),
         ("owner", workspace["owner"]),
         ("pool", workspace["pool"] or ""),
-        ("nodes", ", ".join(workspace["nodes"])),
-        ("devices", ", ".join(device["uuid"] for device in workspace["devices"])),
+        ("nodes", ", ".join(_nodes(workspace))),
+        ("devices", ", ".join(_devices(workspace))),
+        ("began", workspace.get("began_at") or ""),
         ("ends", workspace["ends_at"] or ""),
         ("id", workspace["id"]),
     )
     return print_table([(name, str(value)) for name, value in rows if value])
+
+
+def _nodes(workspace: dict[str, Any]) -> list[str]:
+    """Return the nodes of a workspace. If its engine places, those that the engine chose."""
+    if workspace.get("engine_wait"):
+        return []
+    return [part["node"] for part in workspace.get("engine_place", ())] or workspace["nodes"]
+
+
+def _devices(workspace: dict[str, Any]) -> list[str]:
+    if workspace.get("engine_wait"):
+        return []
+    placed = [uuid for part in workspace.get("engine_place", ()) for uuid in part["devices"]]
+    return placed or [device["uuid"] for device in workspace["devices"]]
 
 
 def _stop_reason(cause: dict[str, Any] | None) -> str:

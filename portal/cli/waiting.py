@@ -131,7 +131,7 @@ def line_of(workspace: Workspace) -> str:
     error = workspace["error"]
     detail = f": {error['message']}" if error and error["message"] else ""
     simulated = " (simulated)" if workspace["simulated"] else ""
-    position = _queue_text(workspace)
+    position = _queue_text(workspace) or engine_wait_text(workspace)
     return f"{workspace['name']} is {workspace['state']}{simulated}{_stage(workspace)}{position}{detail}"
 
 
@@ -145,7 +145,7 @@ def failure_text(workspace: Workspace) -> str:
 
 def _stage(workspace: Workspace) -> str:
     """Return the current step of the start."""
-    if workspace["state"] != "provisioning":
+    if workspace["state"] != "provisioning" or workspace.get("engine_wait"):
         return ""
     labels = (stage["label"] for stage in workspace.get("stages") or () if stage["state"] == "current")
     return f", {label}" if (label := next(labels, "")) else ""
@@ -157,8 +157,25 @@ def _queue_text(workspace: Workspace) -> str:
     text = ", waiting for approval" if _waits_for_approval(workspace) else ""
     if queue.get("position"):
         text += f", position {queue['position']}"
-    if queue.get("eta"):
-        at = datetime.fromisoformat(queue["eta"]).astimezone()
-        today = at.date() == datetime.now(at.tzinfo).date()
-        text += f", expected to start {at:%H:%M}" if today else f", expected to start {at:%d %b %H:%M}"
-    return text
+    return text + _expected(queue.get("eta"))
+
+
+def engine_wait_text(workspace: Workspace) -> str:
+    """Return the wait at the workspace's engine: pool, position, expected start in local time, and reason."""
+    wait = workspace.get("engine_wait")
+    if not wait:
+        return ""
+    text = f", waits at {workspace['pool']}"
+    if wait["position"]:
+        text += f", position {wait['position']}"
+    text += _expected(wait["starts_at"])
+    reason = ": ".join(part for part in (wait["code"], wait["message"]) if part)
+    return f"{text}: {reason}" if reason else text
+
+
+def _expected(stamp: str | None) -> str:
+    if not stamp:
+        return ""
+    at = datetime.fromisoformat(stamp).astimezone()
+    today = at.date() == datetime.now(at.tzinfo).date()
+    return f", expected to start {at:%H:%M}" if today else f", expected to start {at:%d %b %H:%M}"

@@ -12,7 +12,6 @@ from django.utils.translation import gettext as _
 
 from portal.common.events import services as events
 from portal.scheduling import admission
-from portal.scheduling.engine.model import Outcome
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 
@@ -36,7 +35,7 @@ def run() -> int:
         return 0
     notified: set[UUID] = set()
     for workspace, verdict in zip(waiting, admission.assess_attached(waiting), strict=True):
-        if verdict.outcome is not Outcome.FITS_NOW or verdict.pool is None or verdict.pool.pk in notified:
+        if not verdict.starts_now or verdict.pool is None or verdict.pool.pk in notified:
             continue
         if _notify(workspace):
             notified.add(verdict.pool.pk)

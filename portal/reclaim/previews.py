@@ -162,7 +162,7 @@ def _replay_starts(draft: ReclaimPolicy) -> Preview:
 
 def _starts(draft: ReclaimPolicy, since: datetime) -> list[dict[str, Any]]:
     """Return the starts in scope since then, newest first, with their resources."""
-    rows = Allocation.objects.filter(Q(released_at=None) | Q(released_at__gt=since))
+    rows = Allocation.objects.filter(Q(released_at=None) | Q(released_at__gt=since), granted_at__isnull=False)
     if draft.scope != PolicyScope.SITE:
         rows = rows.filter(**{f"workspace__{draft.scope}": draft.subject})
     starts: Any = (

@@ -263,6 +263,7 @@ def _allocations_by_device(
         "allocation__workspace__owner__username",
         "allocation__flavor",
     ).iterator(chunk_size=5000):
+        assert granted is not None  # by the filter
         from_s = max(granted.timestamp(), begin_s)
         until_s = min(released.timestamp(), end_s) if released else end_s
         if device in parts and until_s > from_s:

@@ -71,6 +71,7 @@ def _allocations(workspaces: list[UUID], since: datetime) -> dict[UUID, list[tup
     rows = AllocatedDevice.objects.filter(
         Q(allocation__released_at=None) | Q(allocation__released_at__gt=since),
         allocation__workspace__in=workspaces,
+        allocation__granted_at__isnull=False,
     ).order_by("allocation__granted_at")
     by_workspace: dict[UUID, list[tuple[Any, ...]]] = defaultdict(list)
     for workspace, device, milli, granted, released, *holder_texts in rows.values_list(
@@ -83,6 +84,7 @@ def _allocations(workspaces: list[UUID], since: datetime) -> dict[UUID, list[tup
         "allocation__workspace__owner__username",
         "allocation__flavor",
     ):
+        assert granted is not None  # by the filter
         released_s = None if released is None else released.timestamp()
         by_workspace[workspace].append((device, milli, granted.timestamp(), released_s, *holder_texts))
     return by_workspace

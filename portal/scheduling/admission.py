@@ -329,7 +329,8 @@ def _start_verdict(trial: ClusterSnapshot, pending: PendingWorkload) -> Verdict:
     chosen = pending.choices[workload.choice] if pending.choices else None
     placement_request = chosen.placement_request if chosen is not None else pending.placement_request
     home_move = trial.placer.home_move_of(workload)
-    reason = start_reason(placement_request, trial.placer.explanation_of(REQUEST), home_move)
+    explanation = trial.placer.explanation_of(REQUEST)
+    reason = start_reason(pool, placement, placement_request, explanation, home_move)
     flavor = chosen.flavor if chosen is not None else None
     return Verdict(
         Outcome.FITS_NOW, reason, pool=pool.pool, placement=placement, flavor=flavor, home_move=home_move

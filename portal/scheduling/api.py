@@ -143,6 +143,83 @@ def _data(entry: selectors.QueueRow) -> dict[str, Any]:
     }
 
 
+class HandedOverSerializer(serializers.Serializer[Any]):
+    """A workspace that waits at an engine. Fields that identify it are null if you cannot see it."""
+
+    pool = serializers.CharField(help_text="Slug of the pool whose engine places workspaces itself.")
+    position = serializers.IntegerField(
+        allow_null=True, help_text="Position in the engine's queue, from 1; null if unknown."
+    )
+    workspace = serializers.UUIDField(allow_null=True, help_text="Id of the workspace.")
+    name = serializers.CharField(allow_null=True)
+    owner = serializers.CharField(allow_null=True)
+    own = serializers.BooleanField(help_text="Whether it is yours.")
+    team = serializers.CharField()
+    simulated = serializers.BooleanField()
+    code = serializers.CharField(
+        allow_blank=True, help_text="Code of the engine's reason, such as `priority`; empty for none."
+    )
+    message = serializers.CharField(
+        allow_blank=True,
+        help_text="The engine's reason in words. Empty for none, or if you cannot see the workspace.",
+    )
+    requested_at = serializers.DateTimeField(help_text="When it was requested.")
+    since = serializers.DateTimeField(
+        allow_null=True, help_text="When it joined the engine's queue, or was queued there again."
+    )
+    starts_at = serializers.DateTimeField(
+        allow_null=True, help_text="Start expected by the engine; null if unknown or overdue."
+    )
+    seen_at = serializers.DateTimeField(help_text="When the engine reported this.")
+
+
+class HandedOverFilter(filters.FilterSet):
+    team = filters.CharFilter(field_name="team__slug", label="Slug of the team.")
+    pool = filters.CharFilter(field_name="pool__slug", label="Slug of the pool.")
+
+
+@documented(
+    list="List workspaces that wait at engines",
+    of="Oldest first. The portal has handed them over to engines that place workspaces themselves.",
+)
+class HandedOverViewSet(ListViewSet):
+    tag = "queue"
+    operation_ids = {"list": "listHandedOver"}
+    queryset = Workspace.objects.none()
+    serializer_class = HandedOverSerializer
+    filterset_class = HandedOverFilter
+    scopes = {"*": Scope.QUOTAS_READ}
+    ordering = ("requested_at", "id")
+
+    def get_queryset(self) -> QuerySet[Workspace]:
+        return selectors.handed_over()
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
+        rows = [_handed_over_data(row) for row in selectors.handed_over_rows(self.request.user, page or [])]
+        return self.get_paginated_response(self.get_serializer(rows, many=True).data)
+
+
+def _handed_over_data(entry: selectors.HandedOverRow) -> dict[str, Any]:
+    row, wait = entry.workspace, entry.wait
+    return {
+        "pool": row.pool.slug if row.pool is not None else "",
+        "position": wait.position,
+        "workspace": row.pk if entry.visible else None,
+        "name": row.name if entry.visible else None,
+        "owner": row.owner.username if entry.visible else None,
+        "own": entry.own,
+        "team": row.team.slug,
+        "simulated": row.simulated,
+        "code": wait.code,
+        "message": entry.message,
+        "requested_at": row.requested_at,
+        "since": entry.since,
+        "starts_at": wait.starts_at,
+        "seen_at": wait.seen_at,
+    }
+
+
 class AdmissionPreview(ApiView):
     """Preview of a request. Nothing is stored."""
 
@@ -214,5 +291,6 @@ class AdmissionPreview(ApiView):
 
 
 router = Router()
+router.register("queue/handed-over", HandedOverViewSet, basename="queue-handed-over")
 router.register("queue", QueueViewSet, basename="queue")
 urlpatterns = [*router.urls, *routes("admission/preview", AdmissionPreview, "admission-preview")]

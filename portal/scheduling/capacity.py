@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q, Sum
+from django.db.models import Count, Q, Sum
 from django.utils import timezone
 
 from portal.common.reasons.reason import Reason
@@ -37,6 +37,7 @@ from portal.workspaces.homes import load as home_load
 from portal.workspaces.homes import move_rates
 from portal.workspaces.homes import places as home_places
 from provisioning.gpu.shares import part_mib
+from provisioning.traits import Placing
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
     DeviceGrant,
@@ -66,13 +67,29 @@ def load(pools: Iterable[Pool] | None = None, plan: MaintenancePlan | None = Non
     nodes: dict[UUID, list[NodeCapacity]] = {pool.pk: [] for pool in chosen}
     for pool, node in _read(by_key, Q(pool__in=list(by_key)), _closed(plan, by_key)):
         nodes[pool].append(node)
+    waiting = waiting_at_engines(chosen)
     mixes, rates = request_mix.mixes_by_pool(chosen), home_rates(chosen)
     return {
         pool.pk: PoolNodes(
-            pool, tuple(nodes[pool.pk]), mixes[pool.pk], rates.get(pool.pk, 0), plan.of(pool.pk)
+            pool,
+            tuple(nodes[pool.pk]),
+            mixes[pool.pk],
+            rates.get(pool.pk, 0),
+            plan.of(pool.pk),
+            waiting.get(pool.pk),
         )
         for pool in chosen
     }
+
+
+def waiting_at_engines(pools: Iterable[Pool]) -> dict[UUID, int]:
+    """Return the number of workspaces that wait at their engine, by pool, where the engine places them."""
+    placing = [pool.pk for pool in pools if pool.traits.placing is Placing.ENGINE]
+    if not placing:
+        return {}
+    rows = Allocation.objects.filter(node__pool__in=placing, released_at=None, granted_at__isnull=True)
+    counts = rows.order_by().values_list("node__pool").annotate(Count("workspace", distinct=True))
+    return dict.fromkeys(placing, 0) | dict(counts)
 
 
 def _closed(plan: MaintenancePlan, pools: Iterable[UUID]) -> frozenset[UUID]:
@@ -102,6 +119,10 @@ def refresh(pools: Mapping[UUID, PoolNodes], nodes: Iterable[UUID]) -> bool:
     for pool, node in _read(by_key, Q(pk__in=list(nodes), pool__in=list(by_key)), closed):
         pools[pool].replace(node)
         out |= node.unusable is not None or any(device.unusable for device in node.devices)
+    for key, waiting in waiting_at_engines(by_key.values()).items():
+        if waiting != pools[key].handed_over:
+            pools[key].handed_over = waiting
+            pools[key].invalidate_reasons()
     return out
 
 

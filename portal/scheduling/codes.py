@@ -10,6 +10,8 @@ class AdmissionCode(StrEnum):
 
     FITS_NOW = "fits_now"
     FITS_NOW_ON_MODEL = "fits_now_on_model"
+    HANDED_OVER = "handed_over_now"
+    HANDED_OVER_TO_QUEUE = "handed_over_to_queue"
     FLAVOR_FIRST = "waits_for_first_flavor"
     FLAVOR_LATER = "waits_for_later_flavor"
     FLAVOR_WITHIN = "waits_for_flavor_within"
@@ -41,6 +43,7 @@ class MoveCode(StrEnum):
     NOT_RUNNING = "move_needs_running"
     STOPS_SOON = "move_of_preempted"
     MOVES_ALREADY = "moves_already"
+    ENGINE_PLACES = "move_in_cluster"
     SEVERAL_NODES = "move_of_several_nodes"
     NOT_PLACEABLE = "move_not_placeable"
     HOME_STAYS = "move_leaves_home"

@@ -20,6 +20,7 @@ from portal.workspaces.lifecycle import NO_TROUBLE, NOT_PREPARED, NOT_QUEUED, Tr
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import effective
 from portal.workspaces.transitions import advance_all
+from provisioning.traits import Placing
 from provisioning.types import WHOLE_DEVICE_MILLI, MigRepartition, Op, Placement
 
 BATCH = 500
@@ -80,13 +81,14 @@ def start_workspaces(starts: Sequence[Start], now: datetime) -> None:
             admitted_at=now,
             placed_at=now,
             launched_at=None,
+            began_at=None,
             ready_at=None,
             attempts=0,
             start_refused=False,
             endpoint="",
             **NOT_PREPARED,
             queue=NOT_QUEUED,
-            status=NO_TROUBLE,
+            status={**NO_TROUBLE, "engine": {}},
             **dispatch.new_lease(timezone.now()),
         )
         if not same_amounts:
@@ -198,7 +200,7 @@ def _allocate(starts: Sequence[Start], now: datetime) -> list[list[Allocation]]:
             cpu_milli=requests[start.workspace.pk].cpu_milli,
             memory_mib=requests[start.workspace.pk].memory_mib,
             disk_mib=requests[start.workspace.pk].disk_mib,
-            granted_at=now,
+            granted_at=None if start.pool.traits.placing is Placing.ENGINE else now,
         )
         for start, item in items
     )

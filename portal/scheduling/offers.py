@@ -9,7 +9,7 @@ from portal.catalog import selectors as catalog
 from portal.catalog.models import Flavor, Template
 from portal.people.accounts.models import Team, User
 from portal.scheduling import admission
-from portal.scheduling.verdicts import Outcome, Verdict
+from portal.scheduling.verdicts import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def alternatives(offers: Sequence[FlavorOffer], chosen: Flavor, *, limit: int = 
     fitting = [
         offer
         for offer in offers
-        if offer.verdict.outcome is Outcome.FITS_NOW
+        if offer.verdict.starts_now
         and offer.flavor != chosen
         and offer.flavor.simulated == chosen.simulated
         and not offer.flavor.deprecated

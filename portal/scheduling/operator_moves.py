@@ -34,6 +34,7 @@ from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import PreemptionCause, State
 from portal.workspaces.models import Workspace
 from portal.workspaces.transitions import lock_workspace
+from provisioning.traits import Placing
 from provisioning.types import Placement, ResourceRequest
 
 MAX_REASON = 1000
@@ -208,6 +209,8 @@ def _require_movable(row: Workspace, move: Move | None, allocations: _Allocation
     workspace_allocations = allocations.get(str(row.pk), ())
     if row.state != State.RUNNING or not workspace_allocations:
         raise StateConflict(Reason(MoveCode.NOT_RUNNING, name), state=row.state)
+    if row.pool is not None and row.pool.traits.placing is Placing.ENGINE:
+        raise StateConflict(Reason(MoveCode.ENGINE_PLACES, name))
     if move is not None:
         target = parse_placement(move.target).nodes[0].node
         raise StateConflict(Reason(MoveCode.MOVES_ALREADY, {**name, "node": target}), state=row.state)

@@ -192,6 +192,7 @@ class PoolPlacer:
         allocation = self._found_allocations[workload.id]
         pool, placement, request = allocation
         pool.cluster.commit(placement, request)
+        pool.count_handed_over(1)
         new_home_owner = self._brings_home(workload, pool, placement)
         if new_home_owner is not None:
             pool.count_new_home(placement)
@@ -338,6 +339,7 @@ class PoolPlacer:
             taken = self._tentative.pop()
             pool, placement, request = taken.allocation
             pool.cluster.release(placement, request)
+            pool.count_handed_over(-1)
             if taken.brings_home_of is not None:
                 pool.count_new_home(placement, -1)
                 del self._new_homes[taken.brings_home_of]

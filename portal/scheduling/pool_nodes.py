@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from django.conf import settings
+
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.held_environments import NEED
 from portal.fleet.inventory.maintenance_state import ActiveMaintenance
@@ -49,7 +51,8 @@ class PoolNodes:
     """A pool with its nodes at one time and its expected requests. Builds clusters lazily.
 
     `home_mib_s` is how fast homes move between its nodes, 0 if not measured. With `maintenance`, its nodes
-    take no work.
+    take no work. `handed_over` is the number of workspaces that wait at an engine which places by itself;
+    None where the portal places them.
     """
 
     pool: Pool
@@ -57,6 +60,7 @@ class PoolNodes:
     mix: RequestMix = DEFAULT_MIX
     home_mib_s: int = 0
     maintenance: ActiveMaintenance | None = None
+    handed_over: int | None = None
     _cluster: Cluster | None = field(default=None, repr=False)
     _ever: dict[ResourceRequest, bool] = field(default_factory=dict, repr=False)
     _available: dict[str, NodeCapacity] | None = field(default=None, repr=False)
@@ -83,6 +87,8 @@ class PoolNodes:
 
         `new_home`: the user has no home in this pool yet.
         """
+        if self.is_window_full:
+            return None
         return self.cluster.find(
             request, repartition=self.pool.repartitions, new_home=new_home and self.has_separate_homes
         )
@@ -91,12 +97,37 @@ class PoolNodes:
         self, request: ResourceRequest, preference: ModelPreference | None = None, *, new_home: bool = False
     ) -> Candidate | None:
         """Return the same placement with its rank among pools. `preference` compares the request's models."""
+        if self.is_window_full:
+            return None
         return self.cluster.best(
             request,
             repartition=self.pool.repartitions,
             preference=preference,
             new_home=new_home and self.has_separate_homes,
         )
+
+    @property
+    def is_window_full(self) -> bool:
+        """Whether no further workspace is handed over to its engine, because enough of them wait there."""
+        return self.handed_over is not None and self.handed_over >= settings.BERTH_ENGINE_WINDOW
+
+    def count_handed_over(self, change: int) -> None:
+        """Count a workspace that is handed over to the pool's engine, or one less."""
+        if self.handed_over is not None:
+            self.handed_over += change
+
+    def free_at_engine(self, placement: Placement) -> tuple[str, int, int]:
+        """Return the model of a placement, and its free and total units as the pool's engine reported them.
+
+        Counts the placement itself as free, and units of workspaces that wait there as in use. The model is
+        empty for a placement without devices.
+        """
+        own = {grant.uuid for part in placement.nodes for grant in part.devices}
+        devices = [device for node in self.cluster.snapshot() for device in node.devices]
+        model = next((device.model for device in devices if device.uuid in own), "")
+        alike = [device for device in devices if device.model == model]
+        free = sum(device.uuid in own or device.free_milli == WHOLE_DEVICE_MILLI for device in alike)
+        return model, max(0, free - self.pool.used_by_others.get(model, 0)), len(alike)
 
     def count_new_home(self, placement: Placement, sign: int = 1) -> None:
         """Count a new home on the node of the placement, or remove it with a `sign` of -1."""
@@ -222,7 +253,11 @@ class PoolNodes:
         """Return why each node does not take the request now. Cached."""
         reasons = self._reasons.get(request)
         if reasons is None:
-            reasons = self._reasons[request] = self.cluster.explain(request).reasons
+            reasons = self.cluster.explain(request).reasons
+            if not reasons and self.is_window_full:
+                full = Reason(PlacementCode.ENGINE_QUEUE_FULL, {"waiting": self.handed_over})
+                reasons = tuple((node.name, full) for node in self.nodes)
+            self._reasons[request] = reasons
         return reasons
 
     @property

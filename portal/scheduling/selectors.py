@@ -1,14 +1,16 @@
-"""Queries for the queue page: pending and preempted workspaces, as visible to the user."""
+"""Queries for the queue page: pending, handed-over and preempted workspaces, as visible to the user."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from math import inf
 from typing import Any
 
 from django.db.models import Case, CharField, Count, F, Min, Q, QuerySet, Value, When
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Coalesce
+from django.utils import timezone
 from django.utils.translation import gettext
 
 from portal.catalog.environments.codes import EnvironmentCode
@@ -20,11 +22,16 @@ from portal.people.accounts.models import User
 from portal.quota.limits import resources
 from portal.scheduling.placement_request import request_of
 from portal.scheduling.wording.waiting import OTHER_LABEL, WAITING_LABELS
+from portal.workspaces import engine_queue
+from portal.workspaces.engine_queue import EngineWait
 from portal.workspaces.lifecycle import HOLDING, DesiredState, QueueOutcome, State
 from portal.workspaces.models import Preemption, Workspace
 from portal.workspaces.policies import teams_seen
 from portal.workspaces.presenters import PREEMPTED_FOR, ExpectedStart, expected_start
 from portal.workspaces.problems import stored_message
+from portal.workspaces.wait_texts import reason_text
+from provisioning.registry import drivers_with
+from provisioning.traits import Placing
 
 QUEUE_ORDER = (
     F("queue_entry__position").asc(nulls_last=True),
@@ -87,6 +94,32 @@ class QueueRow:
     def notes(self) -> list[str]:
         """Texts besides the blocker that explain its position and its expected start."""
         return [text for text in (self.member_order_text, self.next_flavor, self.eta_basis) if text]
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOverRow:
+    """A workspace that waits at an engine. Its names are shown only if `visible`."""
+
+    workspace: Workspace
+    visible: bool
+    own: bool
+    size: str
+    wait: EngineWait
+
+    @property
+    def message(self) -> str:
+        """The engine's reason. Empty unless visible, as the engine may name users and jobs."""
+        return self.wait.message if self.visible else ""
+
+    @property
+    def reason(self) -> str:
+        """The engine's code and its reason, if visible."""
+        return reason_text(self.wait.code, self.message)
+
+    @property
+    def since(self) -> datetime | None:
+        """When the workspace joined the engine's queue."""
+        return engine_queue.queued_at(self.workspace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +208,34 @@ def entries(actor: User, rows: list[Workspace]) -> list[QueueRow]:
         )
         for row in rows
     ]
+
+
+def handed_over() -> QuerySet[Workspace]:
+    """Return all workspaces that wait at an engine that places by itself. There are few per pool."""
+    engines = drivers_with(lambda traits: traits.placing is Placing.ENGINE)
+    return (
+        Workspace.objects.filter(
+            state=State.PROVISIONING, pool__driver__in=engines, status__engine__has_key="queue"
+        )
+        .select_related("team", "owner", "flavor", "flavor__pool", "pool", "status")
+        .order_by("requested_at", "pk")
+    )
+
+
+def handed_over_rows(actor: User, rows: list[Workspace]) -> list[HandedOverRow]:
+    """Return the rows that still wait. Only workspaces that the user may see have names."""
+    seen, now = _visible(actor, rows), timezone.now()
+    waits = ((row, engine_queue.current_wait(row, now)) for row in rows)
+    return [
+        HandedOverRow(row, row.pk in seen, row.owner_id == actor.pk, size_of(row.resources), wait)
+        for row, wait in waits
+        if wait is not None
+    ]
+
+
+def by_engine(rows: list[HandedOverRow]) -> list[HandedOverRow]:
+    """Return the rows by pool and position there. Those without a position come last."""
+    return sorted(rows, key=lambda row: (str(row.workspace.pool), row.wait.position or inf))
 
 
 def preempting(actor: User) -> list[PreemptingRow]:

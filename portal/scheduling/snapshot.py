@@ -308,7 +308,7 @@ def prices() -> dict[str, int]:
 RUNNING_COLUMNS = (
     "pk", "team__slug", "owner_id", "amounts", "priority", "requested_at", "expected_s", "preemptible",
     "queue_entry__preemption_count", "placed_at", "preemption__preempt_at", "preemption__preempted_by",
-    "state", "state_since", "status__gpu_idle_since", "loses_work",
+    "state", "state_since", "status__gpu_idle_since", "loses_work", "began_at", "status__engine",
 )  # fmt: skip
 
 
@@ -319,8 +319,9 @@ def running_workloads(placer: PoolPlacer, now_s: int, which: Q | None = None) ->
     amounts_cache: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
     for row in rows:
         pk, team, owner, amounts, priority, requested, expected, preemptible, preempted, *rest = row
-        placed, preempt_at, preempted_by, state, state_since, idle_since, loses_work = rest
-        started_s = int((placed or requested).timestamp())
+        placed, preempt_at, preempted_by, state, state_since, idle_since, loses_work, began, engine = rest
+        # A workspace that waits at its engine has its whole run ahead.
+        started_s = now_s if engine.get("queue") else int((began or placed or requested).timestamp())
         leaving = int(preempt_at.timestamp()) if preempt_at else None
         if state in (State.STOPPING, State.TERMINATING):
             # Already stopping, so it is expected to end shortly without preemption. The estimate does not

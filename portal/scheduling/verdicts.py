@@ -101,8 +101,18 @@ class Verdict:
 
     @property
     def starts_now(self) -> bool:
-        """Whether it would start at once."""
-        return self.outcome is Outcome.FITS_NOW
+        """Whether it would start at once, instead of waiting here or at an engine."""
+        return self.outcome is Outcome.FITS_NOW and not self.joins_engine_queue
+
+    @property
+    def joins_engine_queue(self) -> bool:
+        """Whether it would be handed over at once to an engine, and wait there."""
+        return self.reason.code == AdmissionCode.HANDED_OVER_TO_QUEUE
+
+    @property
+    def at_engine(self) -> bool:
+        """Whether it would be handed over at once to an engine, which starts it soon or queues it."""
+        return self.reason.code in (AdmissionCode.HANDED_OVER, AdmissionCode.HANDED_OVER_TO_QUEUE)
 
     @property
     def in_maintenance(self) -> bool:
@@ -115,10 +125,24 @@ class Verdict:
         return self.outcome in (Outcome.FITS_NOW, Outcome.QUEUED)
 
 
+def hand_over_reason(pool: PoolNodes, placement: Placement) -> Reason:
+    """Return what happens at an engine that places by itself, judged by the free units that it reported."""
+    count = sum(len(part.devices) for part in placement.nodes)
+    model, free, total = pool.free_at_engine(placement)
+    params = {"pool": pool.pool.name, "model": model, "free": free, "total": total}
+    return Reason(AdmissionCode.HANDED_OVER if free >= count else AdmissionCode.HANDED_OVER_TO_QUEUE, params)
+
+
 def start_reason(
-    placement_request: PlacementRequest, explanation: Explanation | None, home_move: HomeMoveAhead | None
+    pool: PoolNodes,
+    placement: Placement,
+    placement_request: PlacementRequest,
+    explanation: Explanation | None,
+    home_move: HomeMoveAhead | None,
 ) -> Reason:
     """Return why the request starts now. If it has a choice of models, includes the chosen model and why."""
+    if pool.handed_over is not None:
+        return hand_over_reason(pool, placement)
     if home_move is not None:
         return Reason(
             AdmissionCode.FITS_NOW_WITH_HOME,
@@ -169,6 +193,8 @@ def capacity_verdict(snapshot: ClusterSnapshot, placement_request: PlacementRequ
     place = snapshot.placer.best_placement(placement_request)
     if place is not None:
         reason = Reason(AdmissionCode.FITS_NOW)
+        if place.pool.handed_over is not None:
+            reason = hand_over_reason(place.pool, place.placement)
         return Verdict(Outcome.FITS_NOW, reason, pool=place.pool.pool, placement=place.placement)
     return Verdict(
         Outcome.QUEUED,

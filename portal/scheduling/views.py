@@ -17,9 +17,11 @@ from portal.common.errors import StateConflict
 from portal.common.htmx import partial_of, requests_element
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
+from portal.people.accounts.models import User
 from portal.scheduling import operator_moves, queue_groups, selectors
 from portal.scheduling.models import QueueState
 from portal.scheduling.queue_groups import GroupKey
+from portal.scheduling.selectors import HandedOverRow
 from portal.workspaces.selectors import workspace_by_id
 from portal.workspaces.views import redirect_to_workspace
 
@@ -54,6 +56,7 @@ def queue(request: SignedInRequest) -> HttpResponse:
         "groups": queue_groups.groups(request.user, shown, counts),
         "total": sum(counts.values()),
         "preempting": selectors.preempting(request.user),
+        "handed_over": [] if reason else _handed_over(request.user, team),
         "team": team,
         "reason": reason,
         "state": QueueState.objects.filter(pk=1).first(),
@@ -61,6 +64,13 @@ def queue(request: SignedInRequest) -> HttpResponse:
     if not requests_element(request, "list"):
         context |= {"teams": selectors.teams_waiting(), "reasons": selectors.waiting_by_reason()}
     return render(request, partial_of(request, "scheduling/queue.html", "list"), context)
+
+
+def _handed_over(actor: User, team: str) -> list[HandedOverRow]:
+    """Return the workspaces that wait at engines, of all teams or of one."""
+    rows = selectors.handed_over()
+    rows = rows.filter(team__slug=team) if team else rows
+    return selectors.by_engine(selectors.handed_over_rows(actor, list(rows)))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

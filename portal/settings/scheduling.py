@@ -13,6 +13,7 @@ BERTH_ORPHAN_FOLDER_HOURS = max(0, env.int("BERTH_ORPHAN_FOLDER_HOURS", default=
 BERTH_ORPHAN_KEEP_DAYS = max(1, env.int("BERTH_ORPHAN_KEEP_DAYS", default=30))
 # Whether running work can be preempted, its minimum run time, and the notice period.
 BERTH_PREEMPTION = env.bool("BERTH_PREEMPTION", default=True)
+BERTH_ENGINE_WINDOW = env.int("BERTH_ENGINE_WINDOW", default=8)
 BERTH_MIN_RUN_S = env.int("BERTH_MIN_RUN_S", default=900)
 BERTH_PREEMPTION_GRACE_S = env.int("BERTH_PREEMPTION_GRACE_S", default=120)
 BERTH_LIFETIME_HOURS = max(0, env.int("BERTH_LIFETIME_HOURS", default=72))

@@ -67,6 +67,7 @@ class WorkspaceCode(StrEnum):
     # Reasons why it failed or is queued again.
     APP_EXITED = "app_exited"
     DEVICE_LOST = "device_lost"
+    ENGINE_REQUEUED = "engine_requeued"
     LOST = "lost"
     MACHINE_GONE = "machine_gone"
     MACHINE_REMOVED = "machine_removed"

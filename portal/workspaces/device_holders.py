@@ -40,7 +40,7 @@ def workspaces_of_devices(devices: Collection[UUID]) -> dict[UUID, tuple[Workspa
 
 def _active(devices: Collection[UUID]) -> QuerySet[AllocatedDevice]:
     items = AllocatedDevice.objects.filter(device__in=devices, active=True)
-    return items.select_related("allocation__workspace__owner").order_by("allocation__granted_at", "pk")
+    return items.select_related("allocation__workspace__owner").order_by("pk")
 
 
 def _holder(item: AllocatedDevice) -> DeviceHolder:

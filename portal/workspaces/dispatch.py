@@ -210,12 +210,7 @@ def first_node(workspace: Workspace, allocations: list[Allocation]) -> str:
     """
     if allocations:
         return allocations[0].node.name
-    last = (
-        workspace.allocations.filter(node__retired=False)
-        .select_related("node")
-        .order_by("-granted_at")
-        .first()
-    )
+    last = workspace.allocations.filter(node__retired=False).select_related("node").order_by("-pk").first()
     if last is not None:
         return last.node.name
     nodes = Node.objects.filter(pool=workspace.pool, retired=False)

@@ -80,6 +80,13 @@ class WorkspaceFailed(DomainEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class EngineRequeued(DomainEvent):
+    """The engine has preempted a running workspace and has queued it again."""
+
+    workspace: Workspace
+
+
+@dataclass(frozen=True, slots=True)
 class WorkspaceWaits(DomainEvent):
     """A workspace is still queued, or was queued again."""
 

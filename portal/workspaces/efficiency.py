@@ -121,7 +121,10 @@ def efficiency_of(workspace: Workspace, *, now: datetime | None = None) -> Effic
     now = now or timezone.now()
     rows = list(
         AllocatedDevice.objects.filter(
-            allocation__workspace=workspace, allocation__generation=workspace.generation, active=True
+            allocation__workspace=workspace,
+            allocation__generation=workspace.generation,
+            allocation__granted_at__isnull=False,
+            active=True,
         ).values_list(
             "device_id",
             "device__uuid",
@@ -136,7 +139,7 @@ def efficiency_of(workspace: Workspace, *, now: datetime | None = None) -> Effic
     )
     if not rows or not whole_devices:
         return None
-    began_s = max(max(row[-1] for row in rows).timestamp(), (now - SPAN).timestamp())
+    began_s = max((now - SPAN).timestamp(), *(row[-1].timestamp() for row in rows if row[-1] is not None))
     # Full hours only, because earlier samples include the memory of the previous holder.
     since_s = -(-began_s // HOUR_S) * HOUR_S
     sums: dict[UUID, dict[str, Any]] = {

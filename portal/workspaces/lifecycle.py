@@ -67,6 +67,7 @@ class Trigger(models.TextChoices):
     STOPPED = "stopped", "Stopped"
     START = "start", "Start"
     LOST = "lost", "Lost"
+    ENGINE_REQUEUE = "engine_requeue", "Queued again by its engine"
     TERMINATE = "terminate", "Terminate"
     GONE = "gone", "Gone"
     RETRY = "retry", "Retry"
@@ -106,6 +107,8 @@ TRANSITIONS: dict[tuple[State, Trigger], State] = {
     (State.PROVISIONING, Trigger.TERMINATE): State.TERMINATING,
     (State.RUNNING, Trigger.STOP): State.STOPPING,
     (State.RUNNING, Trigger.LOST): State.TERMINATING,
+    # An engine that places by itself has preempted it, and it waits there again.
+    (State.RUNNING, Trigger.ENGINE_REQUEUE): State.PROVISIONING,
     (State.RUNNING, Trigger.TERMINATE): State.TERMINATING,
     (State.STOPPING, Trigger.STOPPED): State.STOPPED,
     (State.STOPPED, Trigger.START): State.PENDING,
@@ -147,6 +150,7 @@ JUST_REQUESTED: dict[str, Any] = {
     "admitted_at": None,
     "placed_at": None,
     "launched_at": None,
+    "began_at": None,
     "ready_at": None,
     "ends_at": None,
     **NOT_PREPARED,
@@ -178,6 +182,7 @@ NOTHING_SEEN: dict[str, Any] = {
     "checkouts": {},
     "gpu_shares": {},
     "memory_kill": {},
+    "engine": {},
 }
 """Values for the columns of a status after a new request."""
 

@@ -10,9 +10,9 @@ from portal.common.events.services import notify
 from portal.common.formatting import format_duration
 from portal.common.reasons.wording import message_of
 from portal.fleet.inventory import notices as node_notices
-from portal.workspaces import memory_kills
+from portal.workspaces import engine_queue, memory_kills
 from portal.workspaces.codes import WorkspaceCode
-from portal.workspaces.domain_events import WorkspaceFailed, WorkspaceReady
+from portal.workspaces.domain_events import EngineRequeued, WorkspaceFailed, WorkspaceReady
 from portal.workspaces.lifecycle import TerminationReason
 from portal.workspaces.problems import error_code_of
 
@@ -60,10 +60,12 @@ def notify_failure(event: WorkspaceFailed) -> None:
 def notify_ready(event: WorkspaceReady) -> None:
     """Notify the owner that a workspace is ready after a long wait."""
     workspace = event.workspace
-    placed_at = workspace.placed_at or workspace.ready_at
-    if placed_at is None or placed_at - workspace.requested_at < LONG_WAIT:
+    placed_at = workspace.began_at or workspace.placed_at or workspace.ready_at
+    if placed_at is None:
         return
-    waited = placed_at - workspace.requested_at
+    waited = placed_at - (engine_queue.requeued_at(workspace) or workspace.requested_at)
+    if waited < LONG_WAIT:
+        return
     notify(
         [workspace.owner],
         kind="workspace.ready",
@@ -71,4 +73,20 @@ def notify_ready(event: WorkspaceReady) -> None:
         body=_("The workspace waited %(duration)s and is now running.")
         % {"duration": format_duration(waited.total_seconds())},
         url=f"/workspaces/{workspace.pk}/",
+    )
+
+
+def notify_requeue(event: EngineRequeued) -> None:
+    """Notify the owner that the engine has preempted a running workspace and has queued it again."""
+    workspace = event.workspace
+    pool = workspace.pool.name if workspace.pool is not None else ""
+    title = _("%(name)s was preempted") % {"name": workspace.name}
+    notify(
+        [workspace.owner],
+        kind="workspace.requeued",
+        title=_("Simulated: %(title)s") % {"title": title} if workspace.simulated else title,
+        body=_("%(pool)s stopped the workspace for another job and queued it again. It restarts there.")
+        % {"pool": pool},
+        url=f"/workspaces/{workspace.pk}/",
+        fold=FOLD,
     )

@@ -22,10 +22,11 @@ from portal.common.errors import NotFound, StateConflict
 from portal.fleet.inventory import node_messages
 from portal.fleet.inventory.models import Pool
 from portal.fleet.inventory.node_messages import received
-from portal.workspaces import reconcile, results
+from portal.workspaces import engine_queue, reconcile, results
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import PoolObservation, Workspace, WorkspaceStatus
 from portal.workspaces.transitions import lock_workspace
+from provisioning.traits import Placing
 from provisioning.types import Failure, Observation, Observations, ObservedState, Op, WorkspaceRef
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ LIMITS_CHECKED_EVERY = timedelta(seconds=15)
 """Interval between two checks of a starting workspace's time limit."""
 BATCH = 500
 OBSERVED = (State.PROVISIONING, State.RUNNING)
-_COLUMNS = ("pk", "generation", "state", "endpoint", "status__reason")
+_COLUMNS = ("pk", "generation", "state", "endpoint", "began_at", "status__reason", "status__engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +45,21 @@ class _Known:
     generation: int
     state: str
     endpoint: str
+    began_at: datetime | None
     reason: Mapping[str, Any]
+    engine: Mapping[str, Any]
 
-    def is_news(self, seen: Observation) -> bool:
+    def is_news(self, seen: Observation, *, engine_places: bool) -> bool:
         """Return whether the observation may change the workspace."""
         if seen.ref.generation != self.generation:
             return True
         if seen.state is ObservedState.UNKNOWN and self.state == State.RUNNING:
             return results.unknown_reason(seen).as_json() != self.reason
+        if engine_places and seen.state is not ObservedState.UNKNOWN:
+            if engine_queue.is_news(self.engine, self.began_at, seen):
+                return True
+            if seen.state is ObservedState.QUEUED:
+                return False
         usual = ObservedState.STARTING if self.state == State.PROVISIONING else ObservedState.RUNNING
         return seen.state is not usual or seen.endpoint not in ("", self.endpoint)
 
@@ -108,6 +116,7 @@ def _apply_observations(pool: Pool, asked_at: datetime, observed: Observations) 
     known = [
         _Known(*values) for values in _rows(pool).filter(launched_at__lte=asked_at).values_list(*_COLUMNS)
     ]
+    engine_places = pool.traits.placing is Placing.ENGINE
     news: list[tuple[_Known, Observation]] = []
     fine: list[UUID] = []
     for workspace in known:
@@ -115,7 +124,7 @@ def _apply_observations(pool: Pool, asked_at: datetime, observed: Observations) 
         if seen is None and observed.complete:
             ref = WorkspaceRef(str(workspace.pk), workspace.generation)
             seen = Observation(ref, ObservedState.ABSENT)
-        if seen is not None and workspace.is_news(seen):
+        if seen is not None and workspace.is_news(seen, engine_places=engine_places):
             news.append((workspace, seen))
         elif seen is not None and seen.state is not ObservedState.UNKNOWN and workspace.reason:
             fine.append(workspace.pk)

@@ -15,10 +15,12 @@ from django.utils.translation import gettext as _
 from portal.common.events.models import Event
 from portal.common.formatting import format_memory, format_size
 from portal.common.reasons.codes import Rule
+from portal.fleet.inventory.models import Device, Node
 from portal.people.accounts.models import User
 from portal.workspaces import (
     checkout_reports,
     egress,
+    engine_queue,
     larger_sizes,
     memory_kills,
     own_packages,
@@ -44,6 +46,7 @@ from portal.workspaces.lifecycle import (
 from portal.workspaces.models import LostHome, Workspace
 from portal.workspaces.problems import is_cut_off, problem_sentence, stored_message
 from portal.workspaces.stops import StopCause
+from portal.workspaces.wait_texts import WaitText, wait_text
 from provisioning import mounts
 
 HOMELESS = frozenset({State.PENDING, State.STOPPED, State.FAILED})
@@ -66,6 +69,12 @@ def stage_text(workspace: Workspace) -> str:
             )
         case State.PROVISIONING if workspace.waits_for_home:
             return _("Moving files")
+        case State.PROVISIONING if wait := wait_text(workspace):
+            return wait.title
+        case State.PROVISIONING if (
+            workspace.pool and engine_queue.places(workspace) and not workspace.began_at
+        ):
+            return _("Handed over to %(pool)s") % {"pool": workspace.pool.name}
         case State.PROVISIONING:
             return (
                 _("Starting %(template)s") % {"template": workspace.template.name}
@@ -120,6 +129,7 @@ class WorkspaceCard:
 
     workspace: Workspace
     stage: str
+    wait: WaitText | None
     foreign: bool
     can_open: bool
     can_start: bool
@@ -146,6 +156,7 @@ def cards(actor: User, workspaces: Iterable[Workspace]) -> list[WorkspaceCard]:
         WorkspaceCard(
             workspace=workspace,
             stage=stage_text(workspace),
+            wait=wait_text(workspace),
             foreign=workspace.owner_id != actor.pk,
             can_open=can_open(actor, workspace),
             can_start=operable and workspace.state in STARTABLE,
@@ -175,7 +186,7 @@ class DeviceGroup:
 
 @dataclass(frozen=True, slots=True)
 class NodeDevices:
-    """A node of the workspace, and the workspace's devices on it."""
+    """A node of the workspace, and the workspace's devices on it. `url` is empty for an unknown node."""
 
     node: str
     url: str
@@ -198,6 +209,7 @@ class WorkspaceDetail:
     """Data of a workspace's page."""
 
     stage: str
+    wait: WaitText | None
     size: str
     stages: list[stage_lines.StageLine]
     total_s: float | None
@@ -307,6 +319,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> WorkspaceDeta
     out_of_memory = workspace.state == State.FAILED and memory_kills.is_out_of_memory(workspace)
     return WorkspaceDetail(
         stage=stage_text(workspace),
+        wait=wait_text(workspace),
         size=format_size(workspace.resources),
         stages=stage_lines.lines(stages),
         total_s=(ready - workspace.requested_at).total_seconds() if ready else None,
@@ -399,7 +412,12 @@ def duplicate_url(actor: User, workspace: Workspace) -> str:
 
 
 def places(workspace: Workspace) -> list[NodeDevices]:
-    """Return the nodes of the workspace; empty after its capacity was released."""
+    """Return the nodes of the workspace; empty after its capacity was released.
+
+    If its engine places, these are the nodes that the engine chose; empty while the workspace waits there.
+    """
+    if engine_queue.places(workspace):
+        return _engine_places(workspace)
     allocations = (
         workspace.allocations.filter(released_at=None)
         .select_related("node")
@@ -414,6 +432,23 @@ def places(workspace: Workspace) -> list[NodeDevices]:
         groups = tuple(DeviceGroup(model, tuple(uuids)) for model, uuids in models.items())
         url = reverse("fleet:node", args=[allocation.node_id])
         node_devices.append(NodeDevices(allocation.node.name, url, groups))
+    return node_devices
+
+
+def _engine_places(workspace: Workspace) -> list[NodeDevices]:
+    placed = engine_queue.place_of(workspace)
+    nodes = Node.objects.filter(pool=workspace.pool, name__in=[part.node for part in placed])
+    known = dict(nodes.values_list("name", "pk"))
+    uuids = [uuid for part in placed for uuid in part.devices]
+    models = dict(Device.objects.filter(node__in=known.values(), uuid__in=uuids).values_list("uuid", "model"))
+    node_devices = []
+    for part in placed:
+        groups: dict[str, list[str]] = {}
+        for uuid in part.devices:
+            groups.setdefault(models.get(uuid) or _("accelerators"), []).append(uuid)
+        url = reverse("fleet:node", args=[known[part.node]]) if part.node in known else ""
+        devices = tuple(DeviceGroup(model, tuple(names)) for model, names in groups.items())
+        node_devices.append(NodeDevices(part.node, url, devices))
     return node_devices
 
 

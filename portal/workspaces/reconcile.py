@@ -47,7 +47,7 @@ from portal.workspaces.lifecycle import (
 from portal.workspaces.models import PoolObservation, Workspace
 from portal.workspaces.problems import error_code_of
 from portal.workspaces.transitions import advance, lock_workspace
-from provisioning.traits import AppReach, Plane
+from provisioning.traits import AppReach, Placing, Plane
 from provisioning.types import Op
 
 log = logging.getLogger(__name__)
@@ -228,6 +228,13 @@ def _timeout_reason(workspace: Workspace) -> Reason:
 
 def _started_at(workspace: Workspace, now: datetime) -> datetime:
     """Return when the start timeout begins: after GPU checks and the home move, if any."""
+    if (
+        workspace.pool is not None
+        and workspace.pool.traits.placing is Placing.ENGINE
+        and workspace.launched_at
+    ):
+        # The time at the engine's queue does not count.
+        return workspace.began_at or now
     began = workspace.placed_at or workspace.state_since
     if now <= began + timedelta(seconds=workspace.template.start_timeout_s):
         return began

@@ -26,6 +26,7 @@ def requeue(workspace: Workspace, reason: Reason, **changes: Any) -> None:
         data={"reason": reason.code.value},
         pool=None,
         placed_at=None,
+        began_at=None,
         admitted_at=None,
         next_reconcile_at=None,
         status={"reason": reason.as_json()},

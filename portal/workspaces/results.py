@@ -22,7 +22,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.fleet.inventory.models import Pool
 from portal.fleet.inventory.node_commands import config_of
-from portal.workspaces import dispatch, reconcile
+from portal.workspaces import dispatch, engine_queue, reconcile
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.domain_events import EndpointChanged, UnknownWorkspacesReported, WorkspaceReady
 from portal.workspaces.lifecycle import HOLDING, NO_TROUBLE, DesiredState, State, TerminationReason, Trigger
@@ -141,6 +141,12 @@ def _observed_provisioning(workspace: Workspace, op: Op, seen: Observation) -> N
         else:
             dispatch.send(workspace, Op.START)
         return
+    if engine_queue.places(workspace):
+        if seen.state is ObservedState.QUEUED:
+            engine_queue.record_wait(workspace, seen)
+            _reconcile_in(workspace, STARTING_OBSERVE_S)
+            return
+        engine_queue.record_begin(workspace, seen)
     _learn(workspace, seen)
     if seen.state is ObservedState.RUNNING and seen.ready:
         mark_ready(workspace, endpoint=seen.endpoint)
@@ -175,9 +181,14 @@ def _observed_running(workspace: Workspace, seen: Observation) -> None:
             TerminationReason.LOST,
             Reason(WorkspaceCode.LOST),
         )
+    elif seen.state is ObservedState.QUEUED:
+        engine_queue.requeue(workspace, seen)
+        _reconcile_in(workspace, STARTING_OBSERVE_S)
     elif seen.state in {ObservedState.FAILED, ObservedState.STOPPED}:
         _ended_by_itself(workspace, seen, TerminationReason.APP_EXITED)
     else:
+        if engine_queue.places(workspace) and seen.state is not ObservedState.UNKNOWN:
+            engine_queue.record_begin(workspace, seen)
         changes: dict[str, Any] = {"attempts": 0}
         problem = unknown_reason(seen).as_json() if seen.state is ObservedState.UNKNOWN else {}
         if problem != workspace.status.reason:
@@ -228,7 +239,7 @@ def mark_ready(workspace: Workspace, *, endpoint: str) -> None:
         flavor_choices=[],
         # Clear a finished reset. One that was requested meanwhile is for the next start.
         packages_reset_after=None if dispatch.resets_packages(workspace) else workspace.packages_reset_after,
-        ends_at=None if workspace.lifetime_s is None else now + timedelta(seconds=workspace.lifetime_s),
+        ends_at=engine_queue.earlier_end(workspace, now),
         status={"heartbeat_at": now, **NO_TROUBLE},
         attempts=0,
         next_reconcile_at=now + reconcile.heartbeat_patience(),
@@ -247,6 +258,7 @@ def _requeue(workspace: Workspace) -> None:
         next_reconcile_at=timezone.now() + timedelta(seconds=reconcile.REFUSED_WAIT_S),
         pool=None,
         placed_at=None,
+        began_at=None,
         admitted_at=None,
         start_refused=False,
         end_preemption=True,
@@ -412,4 +424,4 @@ def _is_uuid(text: str) -> bool:
 
 
 def _runs(seen: Observation) -> bool:
-    return seen.state in {ObservedState.STARTING, ObservedState.RUNNING}
+    return seen.state in {ObservedState.QUEUED, ObservedState.STARTING, ObservedState.RUNNING}

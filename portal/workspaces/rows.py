@@ -26,6 +26,7 @@ from portal.people.accounts.models import User
 from portal.workspaces import selectors
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.models import Workspace
+from provisioning.registry import traits_of
 
 MAX_KEPT = 512
 """Number of cached representations, about 11 KiB each."""
@@ -38,6 +39,7 @@ _OWN = (
     *("approved_at", "approved_by", "home_move_began_at", "home_move_ended_at"),
     *(
         "launched_at",
+        "began_at",
         "ready_at",
         "priority",
         "preemptible",
@@ -58,7 +60,7 @@ _RELATED: dict[str, tuple[str, ...]] = {
     "team": ("slug",),
     "template": ("slug", "open_path"),
     "flavor": ("slug", "pool__simulated"),
-    "pool": ("slug", "simulated"),
+    "pool": ("slug", "simulated", "driver"),
     "queue_entry": (
         "outcome",
         "position",
@@ -69,7 +71,10 @@ _RELATED: dict[str, tuple[str, ...]] = {
         "member_order",
         "next_flavor",
     ),
-    "status": ("reason", "stopped", "activity", "heartbeat_at", "checkouts", "gpu_shares", "memory_kill"),
+    "status": (
+        *("reason", "stopped", "activity", "heartbeat_at", "checkouts", "gpu_shares", "memory_kill"),
+        "engine",
+    ),
     "preemption": ("preempt_at", "cause"),
     "environment_version": ("number", "environment__slug"),
 }
@@ -88,6 +93,7 @@ _HELD_COLUMNS = (
 _JSON = frozenset(
     {
         *("resources", "secrets", "git", "checkouts", "gpu_shares", "memory_kill", "reason", "stopped"),
+        "engine",
         "eta_basis",
         *("blocker", "member_order", "next_flavor", "flavor_choices", "activity"),
     }
@@ -186,6 +192,8 @@ def _related(name: str, values: tuple[Any, ...]) -> SimpleNamespace | None:
         return None
     if name == "flavor":
         part.simulated = bool(part.pool__simulated)
+    if name == "pool":
+        part.traits = traits_of(part.driver)
     if name == "environment_version":
         part.environment = SimpleNamespace(slug=part.environment__slug)
     return part

@@ -22,6 +22,7 @@ from portal.common.events.models import Event
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
 from portal.people.accounts.selectors import chargeable_teams
+from portal.workspaces import engine_queue
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.lifecycle import LIVE, QueueOutcome, State
 from portal.workspaces.models import Workspace, WorkspaceQuerySet
@@ -170,6 +171,8 @@ def _stage_labels(_language: str) -> dict[str, str]:
         "placed": _("Placed"),
         "checked": _("Checked"),
         "home": _("Files moved"),
+        "handed_over": _("Handed over"),
+        "engine": _("At the cluster"),
         "starting": _("Starting"),
         "answering": _("First answer"),
         "ready": _("Ready"),
@@ -194,19 +197,29 @@ def _pending_stage(key: str, label: str) -> StartStage:
 def stages(workspace: Workspace, labels: Mapping[str, str] | None = None) -> list[StartStage]:
     """Return the stages of a start in order, each with its duration.
 
-    They are Requested, (Approved), Admitted, Placed, (Checked), (Files moved), Starting, (First answer) and
-    Ready; stages in brackets appear only if the start has them. Starting ends when the program is launched,
-    First answer when its app answers. If no launch is reported, Starting lasts until the app answers.
+    They are Requested, (Approved), Admitted, Placed, (Checked), (Files moved), (At the cluster), Starting,
+    (First answer) and Ready; stages in brackets appear only if the start has them. An engine that places by
+    itself has the stages Handed over, instead of Placed, and At the cluster, which lasts until the engine
+    begins the workspace. Starting ends when the program is launched, First answer when its app answers. If no
+    launch is reported, Starting lasts until the app answers.
 
     `labels` are `stage_labels()`, for callers with many workspaces.
     """
     requested, launched, ready = workspace.requested_at, workspace.launched_at, workspace.ready_at
     if launched is not None and ready is not None and launched >= ready:
         launched = None
+    at_engine = engine_queue.places(workspace)
+    if at_engine:
+        # The engine has accepted the workspace then.
+        launched = None
     checks = (workspace.checks_began_at, workspace.checks_ended_at)
     home = (workspace.home_move_began_at, workspace.home_move_ended_at)
     prepared = [(key, *span) for key, span in (("checked", checks), ("home", home)) if span[0] is not None]
     ends = [ended for _key, _began, ended in prepared]
+    handed_over = _latest(ends) if ends else workspace.placed_at
+    if at_engine:
+        queued = engine_queue.queued_at(workspace) if handed_over else None
+        prepared.append(("engine", queued, workspace.began_at))
     approved = workspace.approved_at
     needs_approval = approved is not None or (
         workspace.state == State.PENDING and workspace.queue_entry.outcome == QueueOutcome.NEEDS_APPROVAL
@@ -217,11 +230,13 @@ def stages(workspace: Workspace, labels: Mapping[str, str] | None = None) -> lis
         ("admitted", approved if needs_approval else requested, workspace.admitted_at),
         ("placed", workspace.admitted_at, workspace.placed_at),
         *prepared,
-        ("starting", _latest(ends) if ends else workspace.placed_at, launched or ready),
+        ("starting", workspace.began_at if at_engine else handed_over, launched or ready),
         *([("answering", launched, ready)] if launched is not None else []),
         ("ready", requested if ready else None, ready),
     ]
     labels = labels or stage_labels()
+    if at_engine:
+        labels = {**labels, "placed": labels["handed_over"]}
     moving = workspace.state in _MOVING
     # Whether the next unfinished stage is the current one.
     is_next = moving or (ready is None and workspace.state in _BROKEN)

@@ -19,9 +19,10 @@ from portal.catalog.serializers import ResourcesSerializer
 from portal.common.events.models import Event
 from portal.common.reasons.wording import message_of, reason_of, sentence_of
 from portal.common.representation import RowRepresentation
-from portal.workspaces import checkout_reports, memory_kills, selectors, share_overuse, stops
+from portal.workspaces import checkout_reports, engine_queue, memory_kills, selectors, share_overuse, stops
 from portal.workspaces.checkout_reports import CheckoutRow
 from portal.workspaces.codes import MemoryCode, ShareCode
+from portal.workspaces.engine_queue import EngineWait
 from portal.workspaces.lifecycle import DesiredState, State, TerminationReason
 from portal.workspaces.memory_kills import LostProgram
 from portal.workspaces.models import Preemption, QueueEntry, Workspace, origin_affixes
@@ -31,7 +32,7 @@ from portal.workspaces.rows import WorkspaceRow
 from portal.workspaces.selectors import StartStage
 from portal.workspaces.share_overuse import ShareRow
 from portal.workspaces.stops import StopCause
-from provisioning.types import CheckoutKind
+from provisioning.types import CheckoutKind, PlacedNode
 
 
 class CheckoutSerializer(RowRepresentation, serializers.Serializer[CheckoutRow]):
@@ -146,6 +147,33 @@ class QueueSerializer(RowRepresentation, serializers.Serializer[QueueEntry]):
         return str(entry.blocker.get("resource", ""))
 
 
+class EngineWaitSerializer(RowRepresentation, serializers.Serializer[EngineWait]):
+    """The wait of a workspace at an engine that places workspaces itself, as the engine reports it."""
+
+    position = serializers.IntegerField(
+        allow_null=True, help_text="Position in the engine's queue, from 1; null if unknown."
+    )
+    code = serializers.CharField(
+        allow_blank=True, help_text="Code of the engine's reason, such as `priority`; empty for none."
+    )
+    message = serializers.CharField(
+        allow_blank=True, help_text="The engine's reason in words; empty for none."
+    )
+    starts_at = serializers.DateTimeField(
+        allow_null=True, help_text="Start expected by the engine; null if unknown or overdue."
+    )
+    seen_at = serializers.DateTimeField(help_text="When the engine reported this.")
+
+
+class PlacedNodeSerializer(RowRepresentation, serializers.Serializer[PlacedNode]):
+    """A node on which the engine has placed the workspace."""
+
+    node = serializers.CharField(help_text="Name of the node.")
+    devices = serializers.ListField(
+        child=serializers.CharField(), help_text="Devices on this node, as the engine names them."
+    )
+
+
 class PreemptingSerializer(RowRepresentation, serializers.Serializer[Preemption]):
     """When and why a running workspace will be preempted."""
 
@@ -256,6 +284,16 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
     queue = QueueSerializer(
         allow_null=True, read_only=True, help_text="Queue position and reason; null if it is not queued."
     )
+    engine_wait = EngineWaitSerializer(
+        allow_null=True,
+        read_only=True,
+        help_text="Wait at an engine that places workspaces itself; null if it does not wait there.",
+    )
+    engine_place = PlacedNodeSerializer(
+        many=True,
+        read_only=True,
+        help_text="Where an engine that places workspaces itself has placed it; empty before, and elsewhere.",
+    )
     preempting = PreemptingSerializer(
         allow_null=True, read_only=True, help_text="Announced preemption; null for none."
     )
@@ -320,14 +358,15 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
             ),
             *("gpu_released", "gpu_overuse", "out_of_memory"),
             *("generation", "created_at", "state_since", "requested_at", "admitted_at", "placed_at"),
-            *("launched_at", "ready_at", "heartbeat_at", "activity"),
-            *("queue", "preempting", "priority", "preemptible", "expected_hours"),
+            *("launched_at", "began_at", "ready_at", "heartbeat_at", "activity"),
+            *("queue", "engine_wait", "engine_place", "preempting"),
+            *("priority", "preemptible", "expected_hours"),
             *("lifetime_hours", "ends_at", "bound"),
             *("checkpointed", "loses_work", "environment", "environment_version", "secrets"),
             *("git", "checkouts"),
         ]
         read_only_fields = fields
-        live = frozenset({"error", "queue", "gpu_overuse", "out_of_memory", "stages"})
+        live = frozenset({"error", "queue", "engine_wait", "gpu_overuse", "out_of_memory", "stages"})
 
     def cacheable_fields(self, row: WorkspaceRow) -> dict[str, Any]:
         """Return the fields that depend on the row alone, cached on the row."""
@@ -383,6 +422,12 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
 
     def get_queue(self, row: WorkspaceRow) -> QueueEntry | None:
         return row.queue_entry if row.state == State.PENDING else None
+
+    def get_engine_wait(self, row: WorkspaceRow) -> EngineWait | None:
+        return engine_queue.current_wait(row, timezone.now())
+
+    def get_engine_place(self, row: WorkspaceRow) -> list[PlacedNode]:
+        return engine_queue.place_of(row)
 
     def get_expected_hours(self, row: WorkspaceRow) -> float:
         return round(row.expected_s / 3600, 2)

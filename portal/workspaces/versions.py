@@ -36,6 +36,9 @@ def version_of(row: WorkspaceRow) -> str:
         row.pool.slug if row.pool is not None else None,
         row.approved_at,
         row.launched_at,
+        row.began_at,
+        {**row.status.engine.get("queue", {}), "seen_at": None},
+        row.status.engine.get("placed"),
         row.ready_at,
         row.termination_reason,
         row.status.reason,
@@ -60,7 +63,9 @@ def version_of(row: WorkspaceRow) -> str:
 
 def etag_of(row: WorkspaceRow) -> str:
     """Return a weak tag: the version, a dot, and a digest of the measurements."""
-    return f'W/"{version_of(row)}.{_short_digest(row.status.heartbeat_at, row.status.activity)}"'
+    wait = row.status.engine.get("queue", {})
+    measured = _short_digest(row.status.heartbeat_at, row.status.activity, wait.get("seen_at"))
+    return f'W/"{version_of(row)}.{measured}"'
 
 
 def require_match(request: Request, workspace_id: UUID) -> None:

@@ -37,6 +37,7 @@ from portal.reclaim import policy_services as reclaim_policies
 from portal.reclaim.models import RebalanceProposal
 from portal.workspaces.models import HomePlace, LostHome, Workspace
 from tests.api.cases import CreateCase, DetailCase, ListCase
+from tests.clusters import cluster_pool, waiting_at
 from tests.factories import MachineFactory, UserFactory, WorkspaceFactory
 
 
@@ -509,6 +510,15 @@ class TestQueue(ListCase):
 
     def stock(self) -> None:
         WorkspaceFactory(owner=User.objects.get(username="bob"), team=vision())
+
+
+class TestHandedOver(ListCase):
+    path, read_scope = "queue/handed-over", "quotas:read"
+    fixtures, max_queries = ("team",), 12
+    filters = {"team=vision": 1, "team=x": 0, "pool=cluster": 1, "pool=x": 0}
+
+    def stock(self) -> None:
+        waiting_at(cluster_pool(), owner=User.objects.get(username="bob"), team=vision())
 
 
 class TestGpuChecks(DetailCase, CreateCase):

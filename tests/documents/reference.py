@@ -304,7 +304,7 @@ def engines() -> str:
     """The traits of each driver, and what their values mean."""
     from provisioning.node import engine_calls as calls
     from provisioning.registry import DRIVERS, traits_of
-    from provisioning.traits import AppReach, DeviceChecks, HomeStorage, Plane, SoftwareSource
+    from provisioning.traits import AppReach, DeviceChecks, HomeStorage, Placing, Plane, SoftwareSource
 
     drivers = {name: traits_of(name) for name in sorted(DRIVERS)}
     parts = [
@@ -320,7 +320,7 @@ def engines() -> str:
         values = (_trait(getattr(traits, field.name)) for traits in drivers.values())
         parts.append(f"| `{field.name}` | {' | '.join(values)} |")
     parts += ["", "| trait | meaning |", "|---|---|"]
-    kinds = {"plane": Plane, "homes": HomeStorage, "software": SoftwareSource}
+    kinds = {"plane": Plane, "placing": Placing, "homes": HomeStorage, "software": SoftwareSource}
     kinds |= {"reach": AppReach, "device_checks": DeviceChecks}
     for name, kind in kinds.items():
         parts.append(f"| `{name}` | {(kind.__doc__ or '').strip()} |")
@@ -328,6 +328,26 @@ def engines() -> str:
         "| `measured` | Whether nodes send measurements of devices, workspaces and homes. |",
         "| `limits_egress`, `limits_homes` | Whether egress policies and home limits are enforced. |",
         "| `starting_observe_s` | Seconds between two observations of a workspace that starts. |",
+        "",
+        "## Engines that place by themselves",
+        "",
+        "With `placing` = `engine`, the portal decides who may start and in which order, and the engine "
+        "decides where and when ([ADR 0161](adr/0161-workspaces-that-wait-at-their-engine.md)):",
+        "",
+        "- A workspace that is handed over is `provisioning`. While it waits, `engine_wait` has its "
+        "position, the engine's reason and the expected start; `engine_place` has nodes and devices once it "
+        "has begun.",
+        "- Quota is held from the hand-over on. GPU-hours, the start timeout and the lifetime count from "
+        "`began_at`.",
+        "- At most `BERTH_ENGINE_WINDOW` workspaces of a pool wait there; the others wait in the portal's "
+        "queue.",
+        "- If the engine preempts a workspace, it waits there again. That is no failure, and the owner is "
+        "notified.",
+        "- Previews name the units that the engine has reported as free, without those of other people's "
+        "jobs.",
+        "",
+        "The driver `simulated_cluster` simulates such an engine with jobs of others, to try it without a "
+        "cluster.",
         "",
         "## When an engine does not answer",
         "",

@@ -780,6 +780,7 @@ GET    api/v1/booking-permissions                           401 200 200 200 200 
 POST   api/v1/booking-permissions                           401 403 403 403 403 403 403 403 201 quotas:decide
 POST   api/v1/booking-permissions/<uuid:permission_id>/revoke 401 404 404 404 204 404 403 403 204 quotas:decide
 GET    api/v1/queue                                         401 200 200 200 200 200 200 200   quotas:read
+GET    api/v1/queue/handed-over                             401 200 200 200 200 200 200 200   quotas:read
 GET    api/v1/quotas                                        401 200 200 200 200 200 200 200   quotas:read
 POST   api/v1/quotas/change                                 401 403 403 403 403 403 403 200   quotas:write
 POST   api/v1/quotas/preview                                401 403 403 403 403 403 403 200   quotas:write

@@ -23,7 +23,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, ClassVar, cast
 
 import pytest
 
@@ -371,21 +371,22 @@ class Harness(ABC):
 
 class SimulatedHarness(Harness):
     driver_name = "simulated"
+    script: ClassVar[dict[str, dict[str, JsonScalar]]] = {
+        "good": {},
+        "slow": {"start_delay_s": 1.0},
+        "never": {"never_ready": True},
+        "bad": {"crash_after_s": 0, "crash_exit_code": 3},
+        "stubborn": {"stop_delay_s": float(STUBBORN_STOP_TIMEOUT_S)},
+    }
+    tables: ClassVar[tuple[str, ...]] = ("workspaces", "parts", "grants")
 
     def config(self) -> dict[str, JsonScalar]:
         return {"state": str(self.tmp / "simulated"), "gpus": 2, "start_delay_s": 0.02, "stop_delay_s": 0.02}
 
     def spec(self, kind: str = "good", *, generation: int = 1, **changes: Any) -> WorkspaceSpec:
         spec = super().spec(kind, generation=generation, **changes)
-        script: dict[str, dict[str, JsonScalar]] = {
-            "good": {},
-            "slow": {"start_delay_s": 1.0},
-            "never": {"never_ready": True},
-            "bad": {"crash_after_s": 0, "crash_exit_code": 3},
-            "stubborn": {"stop_delay_s": float(STUBBORN_STOP_TIMEOUT_S)},
-        }
-        if script[kind]:
-            self.pool = replace(self.pool, config={**self.pool.config, **script[kind]})
+        if self.script[kind]:
+            self.pool = replace(self.pool, config={**self.pool.config, **self.script[kind]})
             self.driver.driver = registry.driver_for(self.pool)
         return spec
 
@@ -413,7 +414,7 @@ class SimulatedHarness(Harness):
         self.driver.ensure_deleted(WorkspaceRef(str(uuid.uuid4()), 1))
         name, remains = spec.ref.external_name, []
         with self.database() as connection:
-            for table in ("workspaces", "parts", "grants"):
+            for table in self.tables:
                 query = f"SELECT count(*) FROM {table} WHERE name = ?"
                 if connection.execute(query, (name,)).fetchone()[0]:
                     remains.append(table)
@@ -432,6 +433,24 @@ class SimulatedHarness(Harness):
 
     def database(self) -> Any:
         return closing(sqlite3.connect(self.tmp / "simulated" / "state.sqlite3", timeout=5))
+
+
+class SimulatedClusterHarness(SimulatedHarness):
+    driver_name = "simulated_cluster"
+    # An app that answers later than its start timeout never answers.
+    script = SimulatedHarness.script | {"never": {"start_delay_s": 60.0}}
+    tables = ("workspaces",)
+
+    def running(self, spec: WorkspaceSpec) -> int:
+        with self.database() as connection:
+            return int(
+                connection.execute(
+                    "SELECT count(*) FROM workspaces WHERE name = ?"
+                    " AND json_extract(job, '$.began_at') IS NOT NULL"
+                    " AND json_extract(job, '$.ended_at') IS NULL",
+                    (spec.ref.external_name,),
+                ).fetchone()[0]
+            )
 
 
 class LocalHarness(Harness):
@@ -536,7 +555,11 @@ class LocalHarness(Harness):
                     os.kill(pid, signal.SIGKILL)
 
 
-HARNESSES = {"local": LocalHarness, "simulated": SimulatedHarness}
+HARNESSES = {
+    "local": LocalHarness,
+    "simulated": SimulatedHarness,
+    "simulated_cluster": SimulatedClusterHarness,
+}
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from provisioning.check_messages import CheckAnswer, CheckCommand
 from provisioning.driver import Driver
 from provisioning.drivers.simulated import faults, hardware
 from provisioning.drivers.simulated.driver import SimulatedDriver
-from provisioning.drivers.simulated.script import InvalidConfig, Topology
+from provisioning.drivers.simulated.script import Topology
 from provisioning.errors import BackendUnavailable
 from provisioning.gpu.check import verdict as judging
 from provisioning.gpu.check.report import schema
@@ -26,6 +26,7 @@ from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
 from provisioning.node import gpu_tasks
 from provisioning.node.worker import app
 from provisioning.registry import traits_of
+from provisioning.simulation.settings import InvalidConfig
 from provisioning.traits import DeviceChecks, Traits
 from provisioning.types import PoolConfig
 from tests.broker import Broker

@@ -36,6 +36,7 @@ EXPECTED = {
     ("provisioning", "terminate"): "terminating",
     ("running", "stop"): "stopping",
     ("running", "lost"): "terminating",
+    ("running", "engine_requeue"): "provisioning",
     ("running", "terminate"): "terminating",
     ("stopping", "stopped"): "stopped",
     ("stopped", "start"): "pending",

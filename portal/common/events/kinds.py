@@ -322,6 +322,7 @@ class AuditKind(StrEnum):
     WORKSPACE_STOPPED = "workspace.stopped"
     WORKSPACE_START = "workspace.start"
     WORKSPACE_LOST = "workspace.lost"
+    WORKSPACE_ENGINE_REQUEUE = "workspace.engine_requeue"
     WORKSPACE_TERMINATE = "workspace.terminate"
     WORKSPACE_TERMINATED = "workspace.gone"
     WORKSPACE_RETRY = "workspace.retry"

@@ -31,7 +31,7 @@ from portal.fleet.inventory.models import (
 )
 from portal.people.accounts.authentication import has_scope
 from provisioning.gpu.samples import Sample
-from provisioning.traits import AppReach, DeviceChecks, HomeStorage, Plane, SoftwareSource, Traits
+from provisioning.traits import AppReach, DeviceChecks, HomeStorage, Placing, Plane, SoftwareSource, Traits
 from provisioning.types import LimitedResource
 
 
@@ -72,6 +72,10 @@ class TraitsSerializer(serializers.Serializer[Traits]):
         [each.value for each in Plane],
         help_text="Who runs its commands: each node's worker, or any worker that reaches the engine.",
     )
+    placing = serializers.ChoiceField(
+        [each.value for each in Placing],
+        help_text="Who chooses nodes and devices. With `engine`, workspaces wait in the engine's own queue.",
+    )
     homes = serializers.ChoiceField(
         [each.value for each in HomeStorage], help_text="Where home folders are kept."
     )
@@ -104,13 +108,19 @@ class PoolSerializer(serializers.ModelSerializer[Pool]):
     resources = serializers.SerializerMethodField(
         help_text="Capacity and allocation of its nodes, by resource."
     )
+    used_by_others = serializers.DictField(
+        child=serializers.IntegerField(),
+        read_only=True,
+        help_text="Units in use by jobs of others at an engine that places workspaces itself, by model.",
+    )
 
     class Meta:
         model = Pool
         fields = [
             *("slug", "name", "driver", "simulated", "enabled", "state", "state_message"),
             *("traits", "capabilities"),
-            *("node_count", "online_count", "device_count", "resources", "inventory_at", "created_at"),
+            *("node_count", "online_count", "device_count", "resources", "used_by_others"),
+            *("inventory_at", "created_at"),
             *("placement_policy", "rebalancing", "retiring", "updated_at"),
         ]
         read_only_fields = fields

@@ -252,14 +252,15 @@ def holders(device: Device, since: datetime, until: datetime) -> list[DeviceAllo
     lasting = Q(allocation__released_at=None) | Q(allocation__released_at__gt=since)
     rows = AllocatedDevice.objects.filter(lasting, device=device, allocation__granted_at__lt=until)
     return [
-        DeviceAllocation(*row)
-        for row in rows.order_by("allocation__granted_at", "pk").values_list(
+        DeviceAllocation(workspace, team, milli, begun, ended)
+        for workspace, team, milli, begun, ended in rows.order_by("allocation__granted_at", "pk").values_list(
             "allocation__workspace_id",
             "allocation__workspace__team_id",
             "milli",
             "allocation__granted_at",
             "allocation__released_at",
         )
+        if begun is not None
     ]
 
 
@@ -274,7 +275,10 @@ def gpu_uses(teams: Iterable[UUID], since: datetime, *, now: datetime | None = N
     since_s = int(since.timestamp())
     lasting = Q(allocation__released_at=None) | Q(allocation__released_at__gt=since)
     rows = AllocatedDevice.objects.filter(
-        lasting, allocation__workspace__team__in=list(teams), device__node__pool__simulated=False
+        lasting,
+        allocation__workspace__team__in=list(teams),
+        allocation__granted_at__isnull=False,
+        device__node__pool__simulated=False,
     )
     intervals_by_device: dict[UUID, list[tuple[UUID, int, int, int]]] = defaultdict(list)
     first_s = now_s
@@ -282,6 +286,7 @@ def gpu_uses(teams: Iterable[UUID], since: datetime, *, now: datetime | None = N
         "device_id", "allocation__workspace__team_id", "milli",
         "allocation__granted_at", "allocation__released_at",
     ):  # fmt: skip
+        assert begun is not None  # by the filter
         begun_s = max(int(begun.timestamp()), since_s)
         ended_s = min(int(ended.timestamp()), now_s) if ended else now_s
         if ended_s > begun_s:

@@ -143,7 +143,9 @@ def apply_inventory(*, pool: Pool, inventory: Inventory) -> None:
         for name in set(existing) - seen:
             _node_offline(pool, existing[name])
     Pool.objects.filter(pk=pool.pk).update(
-        capabilities=sorted(item.value for item in inventory.capabilities), inventory_at=now
+        capabilities=sorted(item.value for item in inventory.capabilities),
+        used_by_others=dict(inventory.used_by_others),
+        inventory_at=now,
     )
     _set_state(pool, PoolState.ONLINE, "")
     emit(InventoryApplied(pool))

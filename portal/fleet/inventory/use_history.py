@@ -148,6 +148,7 @@ def _intervals(rows: QuerySet[AllocatedDevice], window: Window) -> Iterator[_Int
     for device, milli, kind, begun, ended in rows.filter(
         lasting, allocation__granted_at__lt=moment(window.end_s)
     ).values_list("device_id", "milli", "device__kind", "allocation__granted_at", "allocation__released_at"):
+        assert begun is not None  # by the filter
         begun_s = max(begun.timestamp(), window.start_s)
         ended_s = min(ended.timestamp() if ended else window.now_s, window.now_s)
         if ended_s > begun_s:

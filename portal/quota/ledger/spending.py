@@ -96,12 +96,15 @@ def intervals_of_owner(owner: UUID, since: datetime) -> list[UsageInterval]:
 def _read(of: Q, since: datetime) -> Iterator[tuple[UUID, UsageInterval]]:
     """Yield the team and usage of each allocation that ended after `since` or lasts."""
     rows = AllocatedDevice.objects.filter(
-        of, Q(allocation__released_at=None) | Q(allocation__released_at__gt=since)
+        of,
+        Q(allocation__released_at=None) | Q(allocation__released_at__gt=since),
+        allocation__granted_at__isnull=False,
     )
     for team, model, kind, profile, simulated, milli, start, end in rows.values_list(
         "allocation__workspace__team_id", "device__model", "device__kind", "device__mig_profile",
         "device__node__pool__simulated", "milli", "allocation__granted_at", "allocation__released_at",
     ):  # fmt: skip
+        assert start is not None  # by the filter
         resource, amount = resources.gpu(model), milli
         if kind == DeviceKind.MIG.value and profile:
             resource, amount = resources.mig(profile, simulated=simulated), WHOLE_DEVICE_MILLI

@@ -335,12 +335,13 @@ def _load_holdings(teams: Iterable[UUID], now: datetime, requests: Sequence[Quot
         )
     )
     lasting = Q(released_at=None) | Q(released_at__gt=since)
-    rows = Allocation.objects.filter(lasting, workspace__team__in=teams)
+    rows = Allocation.objects.filter(lasting, workspace__team__in=teams, granted_at__isnull=False)
     counted: set[tuple[UUID, int]] = set()
     for pk, generation, team, user, begun, ended, cpu, memory, disk, simulated in rows.values_list(
         "workspace_id", "generation", "workspace__team_id", "workspace__owner_id", "granted_at",
         "released_at", "cpu_milli", "memory_mib", "disk_mib", "node__pool__simulated",
     ):  # fmt: skip
+        assert begun is not None  # by the filter
         seconds = _overlap_s(begun, ended, since, now)
         prefix = resources.SIMULATED if simulated else ""
         for name, amount in ((resources.CPU, cpu), (resources.MEMORY, memory), (resources.DISK, disk)):
@@ -362,12 +363,15 @@ def _is_accelerator(resource: str) -> bool:
 
 def _add_devices(holdings: _PastUsage, teams: Iterable[UUID], since: datetime, now: datetime) -> None:
     lasting = Q(allocation__released_at=None) | Q(allocation__released_at__gt=since)
-    rows = AllocatedDevice.objects.filter(lasting, allocation__workspace__team__in=teams)
+    rows = AllocatedDevice.objects.filter(
+        lasting, allocation__workspace__team__in=teams, allocation__granted_at__isnull=False
+    )
     for team, user, begun, ended, milli, model, kind, profile, simulated in rows.values_list(
         "allocation__workspace__team_id", "allocation__workspace__owner_id", "allocation__granted_at",
         "allocation__released_at", "milli", "device__model", "device__kind", "device__mig_profile",
         "device__node__pool__simulated",
     ):  # fmt: skip
+        assert begun is not None  # by the filter
         amount = milli * _overlap_s(begun, ended, since, now)
         for name in resources.device_resources(
             model, mig_instance=kind == DeviceKind.MIG.value, profile=profile, simulated=simulated

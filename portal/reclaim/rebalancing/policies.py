@@ -8,10 +8,13 @@ from uuid import UUID
 from django.conf import settings
 
 from portal.fleet.inventory.models import Pool, RebalancingPolicy
+from provisioning.traits import Placing
 
 
 def policy_of(pool: Pool) -> RebalancingPolicy:
-    """Return the pool's own policy, or else the site's; never `SITE`."""
+    """Return the pool's own policy, or else the site's; never `SITE`. Off where the engine places."""
+    if pool.traits.placing is Placing.ENGINE:
+        return RebalancingPolicy.OFF
     own = RebalancingPolicy(pool.rebalancing)
     if own is not RebalancingPolicy.SITE:
         return own

@@ -45,6 +45,7 @@ class PlacementCode(StrEnum):
     MIG_PROFILE_MISSING = "mig_profile_missing"
     MIG_INSTANCES_SHORT = "mig_instances_short"
     NODES_SHORT = "nodes_short"
+    ENGINE_QUEUE_FULL = "engine_queue_full"
     REFUSED_BY_DRIVER = "refused_by_driver"
 
 

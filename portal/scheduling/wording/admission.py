@@ -122,6 +122,12 @@ def _on_model(params: Params) -> Params:
     }
 
 
+def _at_engine(params: Params) -> Params:
+    """Return the params with the free units of the engine: “ (3 of 8 × H100 free there)”."""
+    free = _(" (%(free)s of %(total)s × %(model)s free there)") % params if params["model"] else ""
+    return {"pool": params["pool"], "free": free}
+
+
 def _flavors(params: Params) -> Params:
     return {"flavors": ", ".join(params["flavors"])}
 
@@ -141,6 +147,12 @@ def _until(params: Params) -> Params:
 
 TEXTS: dict[StrEnum, Text] = {
     AdmissionCode.FITS_NOW: Text(gettext_lazy("Starts now.")),
+    AdmissionCode.HANDED_OVER: Text(
+        gettext_lazy("%(pool)s starts the workspace soon%(free)s."), prepare=_at_engine
+    ),
+    AdmissionCode.HANDED_OVER_TO_QUEUE: Text(
+        gettext_lazy("Joins the queue of %(pool)s%(free)s."), prepare=_at_engine
+    ),
     AdmissionCode.FITS_NOW_ON_MODEL: Text(gettext_lazy("Starts now on %(model)s%(why)s."), prepare=_on_model),
     AdmissionCode.FITS_NOW_WITH_HOME: Text(
         gettext_lazy("Starts now on %(node)s. %(size)s of files move there first, about %(time)s."),

@@ -34,6 +34,9 @@ TEXTS: dict[StrEnum, Text] = {
     MoveCode.MOVES_ALREADY: Text(
         _("%(name)s is already being moved to %(node)s."), _("Cancel that move, or wait until it runs again.")
     ),
+    MoveCode.ENGINE_PLACES: Text(
+        _("The cluster of %(name)s places workspaces itself."), _("Stop the workspace and start it again.")
+    ),
     MoveCode.SEVERAL_NODES: Text(_("%(name)s runs on several nodes."), _("Drain one of its nodes instead.")),
     MoveCode.NOT_PLACEABLE: Text(
         _("%(pool)s no longer offers the size of %(name)s, or offers it with several GPU models."),

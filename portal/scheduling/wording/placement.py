@@ -139,6 +139,9 @@ TEXTS: dict[StrEnum, Text] = {
     PlacementCode.POOL_UNREACHABLE: Text(_("is unreachable because its pool does not respond")),
     PlacementCode.POOL_DISABLED: Text(_("is in a disabled pool")),
     PlacementCode.IN_MAINTENANCE: Text(_("is in maintenance")),
+    PlacementCode.ENGINE_QUEUE_FULL: Text(
+        _("belongs to a cluster where %(waiting)s workspaces wait already")
+    ),
     PlacementCode.DEVICE_CORDONED: Text(_("cordoned%(note)s"), prepare=_noted),
     PlacementCode.DEVICE_UNHEALTHY: Text(_("unhealthy%(note)s"), prepare=_noted),
     PlacementCode.DEVICE_CHECKING: Text(_("is being checked")),

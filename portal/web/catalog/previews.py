@@ -15,7 +15,7 @@ from portal.people.accounts.models import Team, User
 from portal.people.accounts.policies import may_view_team
 from portal.people.accounts.selectors import team_by_slug
 from portal.scheduling import admission, fits
-from portal.scheduling.verdicts import Outcome, Verdict
+from portal.scheduling.verdicts import Verdict
 from portal.web.catalog import prices
 from portal.workspaces import egress, software
 
@@ -49,7 +49,7 @@ class Preview:
         if self.refusal:
             return self.refusal
         if self.verdict is not None and self.team is not None:
-            if self.verdict.outcome is Outcome.FITS_NOW:
+            if self.verdict.starts_now and not self.verdict.at_engine:
                 return _("For %(team)s: starts now, %(where)s.") % {"team": self.team.name, "where": where}
             return _("For %(team)s: %(message)s") % {"team": self.team.name, "message": self.verdict.message}
         if nodes:

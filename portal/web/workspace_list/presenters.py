@@ -20,10 +20,11 @@ from portal.reclaim.overview import UNKNOWN_IDLE_S
 from portal.scheduling.bulk_acts import Planned
 from portal.web.workspace_list.order import Order
 from portal.web.workspace_list.selectors import MAX_COUNTED, Selection
-from portal.workspaces import policies
+from portal.workspaces import engine_queue, policies
 from portal.workspaces.bulk import MAX_AT_ONCE
 from portal.workspaces.lifecycle import LIVE, State
 from portal.workspaces.models import Workspace
+from portal.workspaces.wait_texts import WaitText, wait_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class ListRow:
     where: str
     idle: str
     stops_at: datetime | None
+    wait: WaitText | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ def rows(actor: User, workspaces: Iterable[Any]) -> list[ListRow]:
             where=where(workspace),
             idle=idle_text(workspace),
             stops_at=workspace.stops_at,
+            wait=wait_text(workspace),
         )
         for workspace in workspaces
     ]
@@ -83,7 +86,9 @@ def where(workspace: Any) -> str:
 
 
 def nodes_of(workspace: Any) -> list[str]:
-    """Return the names of the nodes on which the workspace has allocations."""
+    """Return the names of the nodes on which the workspace has allocations, or where its engine placed it."""
+    if engine_queue.places(workspace):
+        return [part.node for part in engine_queue.place_of(workspace)]
     return list(dict.fromkeys(allocation.node.name for allocation in workspace.held))
 
 

@@ -94,6 +94,6 @@ def with_columns(rows: QuerySet[Workspace]) -> QuerySet[Workspace]:
     allocations = Allocation.objects.filter(released_at=None).select_related("node").order_by("node__name")
     return (
         rows.annotate(idle_s=overview.idle_s(timezone.now()), stops_at=overview.stops_at())
-        .select_related("owner", "team", "flavor", "flavor__pool", "pool")
+        .select_related("owner", "team", "flavor", "flavor__pool", "pool", "status")
         .prefetch_related(Prefetch("allocations", allocations, to_attr="held"))
     )

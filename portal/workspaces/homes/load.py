@@ -87,6 +87,7 @@ def _used(since: dict[Home, datetime], now: datetime) -> defaultdict[Home, Use]:
         "pk", "workspace__owner_id", "workspace__team_id", "node__pool_id", "cpu_milli", "granted_at",
         "released_at",
     ):  # fmt: skip
+        assert granted_at is not None  # by the filter
         home = (owner, team, pool)
         if home in since:
             span = min(released_at or now, now) - max(granted_at, since[home])

@@ -179,7 +179,7 @@ def node_of(workspace: Workspace) -> tuple[Pool, str] | None:
     )
     own = allocations.filter(workspace=workspace)
     of_home = allocations.filter(workspace__owner=workspace.owner_id, workspace__team=workspace.team_id)
-    allocation = own.order_by("-granted_at").first() or of_home.order_by("-granted_at").first()
+    allocation = own.order_by("-pk").first() or of_home.order_by("-pk").first()
     if allocation is None:
         return None
     # The home may have been moved since.

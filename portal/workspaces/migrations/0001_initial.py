@@ -202,6 +202,7 @@ class Migration(migrations.Migration):
                 ('home_move_began_at', models.DateTimeField(blank=True, null=True)),
                 ('home_move_ended_at', models.DateTimeField(blank=True, null=True)),
                 ('launched_at', models.DateTimeField(blank=True, help_text='When its start was sent to the nodes.', null=True)),
+                ('began_at', models.DateTimeField(blank=True, help_text='When its engine began it; null where the portal places workspaces.', null=True)),
                 ('ready_at', models.DateTimeField(blank=True, help_text='When it was ready.', null=True)),
             ],
             options={
@@ -309,6 +310,7 @@ class Migration(migrations.Migration):
                 ('checkouts', models.JSONField(blank=True, default=dict)),
                 ('gpu_shares', models.JSONField(blank=True, default=dict)),
                 ('memory_kill', models.JSONField(blank=True, default=dict)),
+                ('engine', models.JSONField(blank=True, default=dict)),
             ],
         ),
         migrations.CreateModel(

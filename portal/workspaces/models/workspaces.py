@@ -170,6 +170,9 @@ class Workspace(models.Model):
     launched_at = models.DateTimeField(
         null=True, blank=True, help_text="When its start was sent to the nodes."
     )
+    began_at = models.DateTimeField(
+        null=True, blank=True, help_text="When its engine began it; null where the portal places workspaces."
+    )
     ready_at = models.DateTimeField(null=True, blank=True, help_text="When it was ready.")
 
     objects = models.Manager.from_queryset(WorkspaceQuerySet)()
@@ -346,6 +349,8 @@ class WorkspaceStatus(models.Model):
     gpu_shares = models.JSONField(default=dict, blank=True)
     # Programs ended for lack of memory (`workspaces.memory_kills`).
     memory_kill = models.JSONField(default=dict, blank=True)
+    # What an engine that places by itself reports (`workspaces.engine_queue`).
+    engine = models.JSONField(default=dict, blank=True)
 
     def __str__(self) -> str:
         return f"status of {self.workspace_id}"

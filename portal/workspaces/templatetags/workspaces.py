@@ -8,11 +8,14 @@ from urllib.parse import urlsplit
 from django import template
 from django.conf import settings
 from django.http import HttpRequest
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
 
 from portal.common.formatting import format_share
 from portal.common.reasons.wording import message_of, next_action_of
+from portal.common.templatetags.berth import badge, state_badge
 from portal.people.accounts.models import User
-from portal.workspaces import presenters
+from portal.workspaces import engine_queue, presenters
 from portal.workspaces.efficiency import efficiency_of
 from portal.workspaces.gpus import CHANGEABLE
 from portal.workspaces.lifecycle import State
@@ -36,6 +39,14 @@ def unreachable(context: dict[str, Any]) -> dict[str, Any]:
         "public_url": settings.BERTH_PUBLIC_ORIGIN,
         "probe_url": f"{settings.BERTH_PROBE_ORIGIN}/",
     }
+
+
+@register.simple_tag
+def workspace_badge(workspace: Workspace) -> SafeString:
+    """Render the state of a workspace, with another word while it waits at its engine."""
+    if engine_queue.waits(workspace):
+        return badge(_("Waiting"), "hourglass", "wait")
+    return state_badge(workspace.state)
 
 
 @register.simple_tag

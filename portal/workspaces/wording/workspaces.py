@@ -191,6 +191,10 @@ TEXTS: dict[StrEnum, Text] = {
         prepare=_exit_code,
     ),
     WorkspaceCode.DEVICE_LOST: Text("%(text)s", "%(next)s", prepare=_device_lost),
+    WorkspaceCode.ENGINE_REQUEUED: Text(
+        _("%(pool)s preempted the workspace and queued it again."),
+        _("The workspace starts again without further action. Its files are kept."),
+    ),
     WorkspaceCode.LOST: Text(
         _("The processes of the workspace have disappeared, for example because the machine restarted."),
         _("Start the workspace again. Its files are kept."),

@@ -6,27 +6,18 @@ with `NoCapacity` and recorded in `over_grants()`. Tests use this to find schedu
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import ClassVar
 
 from provisioning.driver import Driver
 from provisioning.drivers.simulated import faults, hardware, mig, mig_profiles, rows
-from provisioning.drivers.simulated.script import (
-    FaultyDevices,
-    InvalidConfig,
-    Script,
-    Selector,
-    Topology,
-    check_keys,
-)
-from provisioning.drivers.simulated.state import SimulationStore
+from provisioning.drivers.simulated.script import KNOWN_KEYS, FaultyDevices, Script, Topology
+from provisioning.drivers.simulated.state import SCHEMA
 from provisioning.drivers.simulated.traits import TRAITS
 from provisioning.errors import (
     BackendUnavailable,
@@ -43,6 +34,8 @@ from provisioning.gpu.check.types import Progress, Rendezvous
 from provisioning.gpu.reset import ResetResult, ResetVerdict
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
 from provisioning.log_pieces import last_lines, lines_from
+from provisioning.simulation.settings import Selector, check_keys, state_folder
+from provisioning.simulation.store import SimulationStore
 from provisioning.traits import Traits
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
@@ -60,7 +53,6 @@ from provisioning.types import (
     home_key,
 )
 
-_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _EXTERNAL_NAME = re.compile(r"ws-[0-9a-f]{32}")
 
 
@@ -82,11 +74,11 @@ class SimulatedDriver(Driver):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         super().__init__(pool)
-        check_keys(pool.config)
+        check_keys(pool.config, KNOWN_KEYS)
         self.topology = Topology.parse(pool.config)
         self.script = Script.parse(pool.config)
         self.faults = FaultyDevices.parse(pool.config)
-        self._store = SimulationStore(_state_folder(pool))
+        self._store = SimulationStore(state_folder(pool, self.name), SCHEMA)
         self._clock = clock
         self._sleep = sleep
 
@@ -139,7 +131,7 @@ class SimulatedDriver(Driver):
         with self._call():
             now = self._clock()
             with self._store.read(now) as connection:
-                epoch = rows.epoch(connection)
+                epoch = rows.PoolRows(connection, now).epoch()
                 layouts = mig.changed_layouts(connection) if self.topology.layout else {}
             offline = {node for node in self.script.vanish_nodes if self._has_vanished(node, epoch, now)}
             nodes = hardware.nodes(self.pool.slug, self.topology, frozenset(offline))
@@ -155,7 +147,7 @@ class SimulatedDriver(Driver):
         self.validate(spec)
         with self._call():
             with self._change() as book:
-                call = rows.count_call(book.connection, spec.ref.external_name, book.now)
+                call = book.count_call(spec.ref.external_name)
                 outcome = self._start(book, spec, placement, call)
             return self._answer(outcome, spec.ref, spec.name, call)
 
@@ -171,7 +163,7 @@ class SimulatedDriver(Driver):
 
     def delete_home(self, *, team: str, owner: str) -> bool:
         with self._call(), self._change() as book:
-            book.connection.execute("DELETE FROM homes WHERE home_key = ?", (home_key(team, owner),))
+            book.delete_home(home_key(team, owner))
         return True
 
     def list_owned(self) -> tuple[Observation, ...]:
@@ -291,7 +283,7 @@ class SimulatedDriver(Driver):
                     "This simulated GPU rejected the MIG layout, as scripted, and kept the old one."
                 )
             with self._change() as book:
-                if self._has_vanished(place[0], rows.epoch(book.connection), book.now):
+                if self._has_vanished(place[0], book.epoch(), book.now):
                     raise _node_offline(place[0])
                 created = mig.change(book.connection, self.topology, change, book.usage())
         self._scrub_all(created)
@@ -330,7 +322,7 @@ class SimulatedDriver(Driver):
     def homes(self) -> frozenset[str]:
         """Return the keys of all home volumes, which outlive workspaces."""
         with self._view() as book:
-            return frozenset(row["home_key"] for row in book.connection.execute("SELECT home_key FROM homes"))
+            return book.homes()
 
     # Implementation
 
@@ -384,7 +376,7 @@ class SimulatedDriver(Driver):
         """Return a device's faults, whether it is in use, and its memory; None if it does not exist."""
         with self._view() as book:
             place, memory_mib = self._place(book, uuid)
-            epoch = rows.epoch(book.connection)
+            epoch = book.epoch()
             if place is None:
                 return None
             if self._has_vanished(place[0], epoch, book.now):
@@ -404,7 +396,7 @@ class SimulatedDriver(Driver):
         """Return the workspaces with a part on an offline node, with that node."""
         if not self.script.vanish_nodes:
             return {}
-        epoch = rows.epoch(book.connection)
+        epoch = book.epoch()
         away = [node for node in self.script.vanish_nodes if self._has_vanished(node, epoch, book.now)]
         return {name: node for node in sorted(away) for name in book.names_on(node)}
 
@@ -464,7 +456,7 @@ class SimulatedDriver(Driver):
         name = ref.external_name
         with self._call():
             with self._change() as book:
-                call = rows.count_call(book.connection, name, book.now)
+                call = book.count_call(name)
                 row = book.row(name)
                 outcome: Observation | ProvisioningError
                 if row is not None and row.generation > ref.generation:
@@ -512,7 +504,7 @@ class SimulatedDriver(Driver):
         self, book: rows.PoolRows, spec: WorkspaceSpec, placement: Placement
     ) -> ProvisioningError | None:
         """Return the problem of a placement, regardless of other workspaces."""
-        request, epoch, now = spec.resources, rows.epoch(book.connection), book.now
+        request, epoch, now = spec.resources, book.epoch(), book.now
         names = [part.node for part in placement.nodes]
         if len(names) != request.nodes or len(set(names)) != len(names):
             return StartFailed(
@@ -575,17 +567,6 @@ class SimulatedDriver(Driver):
 
 def _node_offline(node: str) -> BackendUnavailable:
     return BackendUnavailable(f"Node {node} does not answer. Check or cordon the node.", detail="scripted")
-
-
-def _state_folder(pool: PoolConfig) -> Path:
-    folder = pool.config.get("state")
-    if folder is not None and (not isinstance(folder, str) or not folder.strip()):
-        raise InvalidConfig(f"The setting “state” is not a folder path: {folder!r}. Correct the setting.")
-    if folder:
-        return Path(folder)
-    if not _SLUG.fullmatch(pool.slug):
-        raise InvalidConfig(f"The slug “{pool.slug}” is not a valid folder name. Choose another slug.")
-    return Path(os.environ.get("BERTH_HOME") or "var") / "simulated" / pool.slug
 
 
 def _time_of(cursor: str) -> float | None:

@@ -6,11 +6,10 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
+from provisioning.simulation.store import StoredMarks
 from provisioning.types import Observation, ObservedState, Placement, WorkspaceRef, WorkspaceSpec
 
-CLOSED_KEPT_S = 7 * 86_400
 FAILURES = {
     "app_exited": "The app ended, as scripted. Check its log, then start the workspace again.",
     "start_timeout": "The app did not answer in time, as scripted. Start the workspace again.",
@@ -88,23 +87,7 @@ class SimulatedWorkspace:
         )
 
 
-def epoch(connection: sqlite3.Connection) -> float:
-    """Return when the pool was first used."""
-    return float(connection.execute("SELECT epoch FROM pool").fetchone()[0])
-
-
-def count_call(connection: sqlite3.Connection, name: str, now: float) -> int:
-    """Count a call for `name`; return its number, starting from 1."""
-    row = connection.execute(
-        "INSERT INTO marks (name, calls, changed_at) VALUES (?, 1, ?) "
-        "ON CONFLICT (name) DO UPDATE SET calls = calls + 1, changed_at = excluded.changed_at "
-        "RETURNING calls",
-        (name, now),
-    ).fetchone()
-    return int(row[0])
-
-
-class PoolRows:
+class PoolRows(StoredMarks):
     """State of a pool within one transaction, as of `now`.
 
     `offline` maps external names of workspaces with a part on an offline node to that node. Their state is
@@ -112,8 +95,7 @@ class PoolRows:
     """
 
     def __init__(self, connection: sqlite3.Connection, now: float) -> None:
-        self.connection = connection
-        self.now = now
+        super().__init__(connection, now)
         self.offline: dict[str, str] = {}
 
     def purge(self) -> None:
@@ -124,10 +106,7 @@ class PoolRows:
         for (name,) in expired:
             if name not in self.offline:
                 self._remove(name)
-        self.connection.execute(
-            "DELETE FROM marks WHERE changed_at < ? AND name NOT IN (SELECT name FROM workspaces)",
-            (self.now - CLOSED_KEPT_S,),
-        )
+        self.purge_marks()
 
     def observe_ref(self, ref: WorkspaceRef) -> Observation:
         """Return the observation of a workspace."""
@@ -162,22 +141,6 @@ class PoolRows:
             row = SimulatedWorkspace(*values)
             if not self._is_absent(row):
                 yield row
-
-    def closed_generation(self, name: str) -> int:
-        """Return the highest closed generation, or -1."""
-        generation = self._first_value("SELECT closed_generation FROM marks WHERE name = ?", name)
-        return -1 if generation is None else int(generation)
-
-    def close(self, name: str, generation: int) -> None:
-        """Close `generation` and all below it. The mark exists, since the call was counted."""
-        self.connection.execute(
-            "UPDATE marks SET closed_generation = max(closed_generation, ?) WHERE name = ?",
-            (generation, name),
-        )
-
-    def starts(self, name: str) -> int:
-        """Return how often this workspace was started."""
-        return int(self._first_value("SELECT starts FROM marks WHERE name = ?", name) or 0)
 
     def insert(
         self,
@@ -226,8 +189,7 @@ class PoolRows:
                 for grant in part.devices
             ],
         )
-        execute("INSERT OR IGNORE INTO homes VALUES (?)", (spec.home_key,))
-        execute("UPDATE marks SET starts = starts + 1 WHERE name = ?", (name,))
+        self.record_start(name, spec.home_key)
 
     def end(self, row: SimulatedWorkspace, delay_s: float, *, deleting: bool) -> None:
         """Request the end of a run. An ending run ends no later than before; a deletion is final."""
@@ -285,7 +247,3 @@ class PoolRows:
     def _remove(self, name: str) -> None:
         for table in ("workspaces", "parts", "grants"):
             self.connection.execute(f"DELETE FROM {table} WHERE name = ?", (name,))  # noqa: S608
-
-    def _first_value(self, query: str, *values: object) -> Any:
-        row = self.connection.execute(query, values).fetchone()
-        return None if row is None else row[0]

@@ -47,70 +47,24 @@ setting                   meaning
 
 from __future__ import annotations
 
-import hashlib
-import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from provisioning.drivers.simulated import mig_profiles
-from provisioning.errors import Blame, ProvisioningError
-from provisioning.types import JsonScalar, MigSlice
-
-MAX_NODES = 10_000
-MAX_GPUS = 64
-MAX_SECONDS = 30 * 86_400
-MAX_CALL_DELAY_MS = 60_000
-UNKNOWN_MODEL_MEMORY_MIB = 16_384
-
-# As reported by NVML and its equivalents.
-MODEL_MEMORY_MIB: dict[str, int] = {
-    "A10": 23_028,
-    "A100": 81_920,
-    "A100-40GB": 40_960,
-    "A100-80GB": 81_920,
-    "B200": 183_359,
-    "B300": 275_040,
-    "GB200": 189_471,
-    "GH200": 97_871,
-    "H100": 81_559,
-    "H100-NVL": 95_830,
-    "H200": 143_771,
-    "L4": 23_034,
-    "L40S": 46_068,
-    "MI300X": 196_592,
-    "RTX-4090": 24_564,
-    "T4": 15_360,
-    "V100": 16_384,
-    "V100-32GB": 32_768,
-}
-
-
-class InvalidConfig(ProvisioningError):
-    """Invalid settings of a pool; the message names the setting."""
-
-    code = "invalid_config"
-    retryable = False
-    blame = Blame.OPERATOR
-
-
-@dataclass(frozen=True, slots=True)
-class Selector:
-    """Selects workspaces by share or by name."""
-
-    share: float = 0.0
-    names: frozenset[str] = frozenset()
-
-    def selects(self, *, seed: int, kind: str, name: str, external_name: str, call: int) -> bool:
-        """Return whether call number `call` for the workspace is selected."""
-        if self.names:
-            return name in self.names or external_name in self.names
-        if self.share <= 0:
-            return False
-        text = f"{seed}:{kind}:{external_name}:{call}".encode()
-        draw = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") / 2**64
-        return draw < self.share
+from provisioning.simulation.settings import (
+    MAX_CALL_DELAY_MS,
+    MAX_GPUS,
+    MAX_NODES,
+    NO_WORKSPACES,
+    Selector,
+    Settings,
+    SettingsReader,
+    invalid_setting,
+    memory_of_model,
+    model_of,
+)
+from provisioning.types import MigSlice
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +74,7 @@ class Topology:
     nodes: int = 1
     gpus: int = 8
     model: str = "H100"
-    gpu_memory_mib: int = MODEL_MEMORY_MIB["H100"]
+    gpu_memory_mib: int = memory_of_model("H100")
     cpu_milli: int = 128_000
     memory_mib: int = 1_048_576
     disk_mib: int = 4_194_304
@@ -145,22 +99,15 @@ class Topology:
         return f"Simulated {self.model}"
 
     @classmethod
-    def parse(cls, config: Mapping[str, JsonScalar]) -> Topology:
+    def parse(cls, config: Settings) -> Topology:
         """Parse the nodes and GPUs of a pool's configuration. Raises `InvalidConfig`."""
-        read = _Reader(config)
-        model = read.text("model", "H100").removeprefix("Simulated ").strip()
-        if not model or len(model) > 60:
-            raise _invalid_setting("model", "a name of 1 to 60 characters", config.get("model"))
-        gpu_memory_mib = read.integer(
-            "gpu_memory_mib",
-            MODEL_MEMORY_MIB.get(model.upper().replace(" ", "-"), UNKNOWN_MODEL_MEMORY_MIB),
-            1,
-            2**31,
-        )
+        read = SettingsReader(config)
+        model = model_of(read)
+        gpu_memory_mib = read.integer("gpu_memory_mib", memory_of_model(model), 1, 2**31)
         layout = mig_profiles.parse(read.text("mig", ""), gpu_memory_mib)
         if layout is None:
             profiles = ", ".join(mig_profiles.profiles(gpu_memory_mib))
-            raise _invalid_setting("mig", f"a legal layout of {profiles}, like 1g.10gb@0", config.get("mig"))
+            raise invalid_setting("mig", f"a legal layout of {profiles}, like 1g.10gb@0", config.get("mig"))
         return cls(
             nodes=read.integer("nodes", 1, 1, MAX_NODES),
             gpus=read.integer("gpus", 8, 0, MAX_GPUS),
@@ -183,10 +130,10 @@ class Script:
     stop_delay_s: float = 0.0
     call_delay_ms: int = 0
     unavailable: bool = False
-    fail_starts: Selector = Selector()
-    refuse_capacity: Selector = Selector()
-    lose_replies: Selector = Selector()
-    never_ready: Selector = Selector()
+    fail_starts: Selector = NO_WORKSPACES
+    refuse_capacity: Selector = NO_WORKSPACES
+    lose_replies: Selector = NO_WORKSPACES
+    never_ready: Selector = NO_WORKSPACES
     crash_after_s: float | None = None
     crash_exit_code: int = 1
     crashes: Selector = field(default_factory=lambda: Selector(share=1.0))
@@ -213,9 +160,9 @@ class Script:
     )
 
     @classmethod
-    def parse(cls, config: Mapping[str, JsonScalar]) -> Script:
+    def parse(cls, config: Settings) -> Script:
         """Parse the timing of a pool's configuration. Raises `InvalidConfig`."""
-        read = _Reader(config)
+        read = SettingsReader(config)
         crash_after_s = None
         if config.get("crash_after_s") is not None:
             crash_after_s = read.seconds("crash_after_s")
@@ -271,15 +218,15 @@ class FaultyDevices:
     )
 
     @classmethod
-    def parse(cls, config: Mapping[str, JsonScalar]) -> FaultyDevices:
+    def parse(cls, config: Settings) -> FaultyDevices:
         """Parse the faulty devices of a pool's configuration. Raises `InvalidConfig`."""
-        read = _Reader(config)
+        read = SettingsReader(config)
         devices: dict[str, frozenset[str]] = {}
         for kind in cls.KINDS:
             devices[kind] = read.names(f"fault_{kind}")
             if not all(_DEVICE.fullmatch(name) for name in devices[kind]):
                 expected = "devices like sim-001:0, separated by commas"
-                raise _invalid_setting(f"fault_{kind}", expected, config.get(f"fault_{kind}"))
+                raise invalid_setting(f"fault_{kind}", expected, config.get(f"fault_{kind}"))
         return cls(
             check_s=read.seconds("check_s"),
             from_s=read.seconds("fault_from_s"),
@@ -302,93 +249,3 @@ class FaultyDevices:
 
 _DEVICE = re.compile(r"[A-Za-z0-9-]+:\d{1,3}")
 KNOWN_KEYS = frozenset((*Topology.KEYS, *Script.KEYS, *FaultyDevices.KEYS, "state"))
-
-
-def check_keys(config: Mapping[str, JsonScalar]) -> None:
-    """Raise `InvalidConfig` for an unknown setting, so that misspellings are noticed."""
-    unknown = sorted(set(config) - KNOWN_KEYS)
-    if unknown:
-        raise InvalidConfig(
-            f"A simulated pool has no setting “{unknown[0]}”. Use one of: {', '.join(sorted(KNOWN_KEYS))}."
-        )
-
-
-def _invalid_setting(key: str, expected: str, value: JsonScalar) -> InvalidConfig:
-    return InvalidConfig(
-        f"The setting “{key}” must be {expected}, not {value!r}. Correct the pool's settings."
-    )
-
-
-class _Reader:
-    """Typed access to a pool's settings. Accepts text too, as sent by forms and command lines."""
-
-    def __init__(self, config: Mapping[str, JsonScalar]) -> None:
-        self._config = config
-
-    def integer(self, key: str, default: int, low: int, high: int) -> int:
-        value = self._config.get(key)
-        if value is None:
-            return default
-        expected = f"a whole number from {low} to {high}"
-        if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
-            raise _invalid_setting(key, expected, value)
-        try:
-            number = int(value)
-        except (ValueError, OverflowError):
-            raise _invalid_setting(key, expected, value) from None
-        if not low <= number <= high:
-            raise _invalid_setting(key, expected, value)
-        return number
-
-    def seconds(self, key: str) -> float:
-        value = self._config.get(key)
-        if value is None:
-            return 0.0
-        expected = f"a number of seconds from 0 to {MAX_SECONDS}"
-        number = _number(value)
-        if number is None or not 0 <= number <= MAX_SECONDS:
-            raise _invalid_setting(key, expected, value)
-        return number
-
-    def flag(self, key: str) -> bool:
-        value = self._config.get(key)
-        if value in (None, False, 0, "0", "false", ""):
-            return False
-        if value in (True, 1, "1", "true"):
-            return True
-        raise _invalid_setting(key, "true or false", value)
-
-    def text(self, key: str, default: str) -> str:
-        value = self._config.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise _invalid_setting(key, "a text", value)
-        return value
-
-    def names(self, key: str) -> frozenset[str]:
-        names = self.text(key, "").split(",")
-        return frozenset(name.strip() for name in names if name.strip())
-
-    def selector(self, key: str, default: float = 0.0) -> Selector:
-        value = self._config.get(key)
-        if value is None:
-            return Selector(share=default)
-        if value in ("true", "false"):
-            value = value == "true"
-        number = float(value) if isinstance(value, bool) else _number(value)
-        if number is not None and 0 <= number <= 1:
-            return Selector(share=number)
-        if number is None and isinstance(value, str):
-            return Selector(names=self.names(key))
-        raise _invalid_setting(key, "a share from 0 to 1 or names separated by commas", value)
-
-
-def _number(value: JsonScalar) -> float | None:
-    if isinstance(value, bool) or value is None:
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None

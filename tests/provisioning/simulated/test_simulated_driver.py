@@ -368,7 +368,7 @@ def test_pools_have_separate_states(pool, tmp_path, spec, placed):
 
 
 def test_locked_state_is_busy_and_damaged_state_is_reported(pool, tmp_path, monkeypatch):
-    monkeypatch.setattr("provisioning.drivers.simulated.state.BUSY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("provisioning.simulation.store.BUSY_TIMEOUT_S", 0.01)
     driver, ref = pool(), WorkspaceRef("00000000-0000-4000-8000-000000000001", 1)
     driver.inventory()
     path = tmp_path / "state" / "state.sqlite3"

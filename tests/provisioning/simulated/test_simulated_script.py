@@ -10,13 +10,11 @@ from provisioning.drivers.simulated import script
 from provisioning.drivers.simulated.driver import SimulatedDriver
 from provisioning.drivers.simulated.script import (
     KNOWN_KEYS,
-    InvalidConfig,
     Script,
-    Selector,
     Topology,
-    check_keys,
 )
 from provisioning.errors import Blame
+from provisioning.simulation.settings import InvalidConfig, Selector, check_keys
 from provisioning.types import PoolConfig
 
 
@@ -120,7 +118,7 @@ def test_creating_a_driver_writes_no_files(tmp_path):
 
 
 def test_every_setting_is_documented():
-    check_keys(dict.fromkeys(KNOWN_KEYS))
+    check_keys(dict.fromkeys(KNOWN_KEYS), KNOWN_KEYS)
     assert all(f"`{key}`" in (script.__doc__ or "") for key in KNOWN_KEYS)
 
 

@@ -35,6 +35,7 @@ class Migration(migrations.Migration):
                 ('state', models.CharField(choices=[('unknown', 'No report yet'), ('online', 'Online'), ('unreachable', 'Unreachable')], default='unknown', max_length=12)),
                 ('state_message', models.TextField(blank=True, help_text='Why it is in this state, in words.')),
                 ('capabilities', models.JSONField(blank=True, default=list)),
+                ('used_by_others', models.JSONField(blank=True, default=dict, editable=False)),
                 ('placement_policy', models.CharField(choices=[('fragmentation', 'Least fragmentation'), ('best_fit', 'Fullest node first'), ('spread', 'Emptiest node first')], default='fragmentation', help_text='Whether to pack work onto few nodes or spread it over all.', max_length=16)),
                 ('rebalancing', models.CharField(choices=[('site', 'Site setting'), ('off', 'Off: no proposals'), ('propose', 'Propose: an operator decides'), ('automatic', 'Automatic for preemptible work')], default='site', help_text="Whether running work moves to better places; `site` uses the site's setting.", max_length=10)),
                 ('check_every_hours', models.PositiveIntegerField(default=168)),

@@ -27,7 +27,7 @@ class Migration(migrations.Migration):
                 ('cpu_milli', models.PositiveIntegerField()),
                 ('memory_mib', models.PositiveIntegerField()),
                 ('disk_mib', models.PositiveIntegerField(default=0)),
-                ('granted_at', models.DateTimeField()),
+                ('granted_at', models.DateTimeField(null=True)),
                 ('released_at', models.DateTimeField(blank=True, null=True)),
             ],
             options={

@@ -20,7 +20,8 @@ class Allocation(models.Model):
     cpu_milli = models.PositiveIntegerField()
     memory_mib = models.PositiveIntegerField()
     disk_mib = models.PositiveIntegerField(default=0)
-    granted_at = models.DateTimeField()
+    # From when its use counts. None while the workspace waits at an engine that places by itself.
+    granted_at = models.DateTimeField(null=True)
     released_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:

@@ -68,6 +68,8 @@ class Pool(models.Model):
     state = models.CharField(max_length=12, choices=PoolState, default=PoolState.UNKNOWN)
     state_message = models.TextField(blank=True, help_text="Why it is in this state, in words.")
     capabilities = models.JSONField(default=list, blank=True)
+    # Units in use by jobs of others at an engine that places by itself, by model, as of `inventory_at`.
+    used_by_others = models.JSONField(default=dict, blank=True, editable=False)
     placement_policy = models.CharField(
         max_length=16,
         choices=PlacementPolicy,

@@ -25,7 +25,14 @@ from portal.fleet.machines.conditions import NodeState, state_of_node
 from portal.fleet.machines.selectors import machines_by_node
 from portal.people.accounts.models import User
 from portal.web.fleet.presenters.holders import HolderLink, holdings
-from provisioning.types import HOME_HOLD, HomeHold, Isolation, LimitedResource, LimitEnforcement
+from provisioning.types import (
+    HOME_HOLD,
+    WHOLE_DEVICE_MILLI,
+    HomeHold,
+    Isolation,
+    LimitedResource,
+    LimitEnforcement,
+)
 
 SLOTS_SHOWN = 64
 WARNINGS_SHOWN = 20
@@ -69,11 +76,16 @@ CAPABILITY_WORDS: Mapping[str, str | Promise] = {
 
 @dataclass(frozen=True, slots=True)
 class DeviceLine:
-    """The devices of one model (and MIG profile); `slots` is empty if there are too many to draw."""
+    """The devices of one model (and MIG profile).
+
+    `slots` is empty if there are too many to draw, or if others use some, which are not known one by one.
+    """
 
     model: str
     count: Count
     slots: tuple[str, ...]
+    others: int = 0
+    """Units in use by jobs of others, as reported by an engine that places by itself."""
 
     @property
     def total(self) -> str:
@@ -81,7 +93,7 @@ class DeviceLine:
 
     @property
     def free(self) -> str:
-        return format_thousandths(self.count.free)
+        return format_thousandths(self._free)
 
     @property
     def used(self) -> str:
@@ -89,7 +101,11 @@ class DeviceLine:
 
     @property
     def not_free(self) -> int:
-        return self.count.total - self.count.free
+        return self.count.total - self._free
+
+    @property
+    def _free(self) -> int:
+        return max(0, self.count.free - self.others * WHOLE_DEVICE_MILLI)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,19 +223,21 @@ def _capacity(
         memory=counts.get(prefix + resources.MEMORY, Count()),
         warnings=sum(warnings for _online, warnings, _note in nodes),
         accelerator_note=next((note for _online, _warnings, note in nodes if note), ""),
-        accelerators=tuple(_lines(devices)),
+        accelerators=tuple(_lines(devices, pool.used_by_others)),
         age=contact_of_pool(pool).age_text(timezone.now()),
     )
 
 
-def _lines(devices: Iterable[CountedDevice]) -> Iterable[DeviceLine]:
+def _lines(devices: Iterable[CountedDevice], used_by_others: Mapping[str, int]) -> Iterable[DeviceLine]:
     groups: dict[str, list[CountedDevice]] = defaultdict(list)
     for device in devices:
         show_profile = device.mig_instance and device.profile and device.profile not in device.model
         groups[f"{device.model} · {device.profile}" if show_profile else device.model].append(device)
     for model, group in sorted(groups.items()):
         slots = tuple(slot_of(device.state) for device in group)
-        yield DeviceLine(model, total_count(group), slots if len(slots) <= SLOTS_SHOWN else ())
+        others = used_by_others.get(model, 0)
+        shown = slots if len(slots) <= SLOTS_SHOWN and not others else ()
+        yield DeviceLine(model, total_count(group), shown, others)
 
 
 def total_count(devices: Iterable[CountedDevice]) -> Count:

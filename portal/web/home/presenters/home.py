@@ -13,7 +13,7 @@ from portal.people.accounts import selectors as accounts
 from portal.people.accounts.models import Team, User
 from portal.people.join_requests import presenters as join_presenters
 from portal.scheduling import admission
-from portal.scheduling.verdicts import Outcome, Verdict
+from portal.scheduling.verdicts import Verdict
 from portal.workspaces import software
 from portal.workspaces.models import Workspace
 
@@ -30,7 +30,7 @@ class LastChoice:
 
     @property
     def verdict_line(self) -> str:
-        if self.verdict.outcome is Outcome.FITS_NOW:
+        if self.verdict.starts_now:
             return _("Your most recent setup can start now.")
         return _("Your most recent setup would have to wait. %(why)s") % {"why": self.verdict.message}
 

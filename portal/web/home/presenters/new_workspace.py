@@ -354,7 +354,7 @@ def _flavor_field(
     )
     chosen = _choose_flavor(preferences, flavor_offers)
     alternatives: list[Flavor] = []
-    if chosen is not None and chosen.verdict.outcome is not Outcome.FITS_NOW:
+    if chosen is not None and not chosen.verdict.starts_now:
         alternatives = [offer.flavor for offer in offers.alternatives(flavor_offers, chosen.flavor)]
     without_gpu = with_home = None
     if chosen is not None and team is not None:
@@ -392,7 +392,7 @@ def _choose_flavor(
         if slug == preferences.flavor and offer.verdict.outcome is Outcome.NEEDS_APPROVAL
     ]
     choosable += [slug for slug, offer in by_slug.items() if offer.verdict.possible]
-    now = [slug for slug, offer in by_slug.items() if offer.verdict.outcome is Outcome.FITS_NOW]
+    now = [slug for slug, offer in by_slug.items() if offer.verdict.starts_now]
     return by_slug.get(_pick(choosable, *preferences.flavors, *now[:1]))
 
 

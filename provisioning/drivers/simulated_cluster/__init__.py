@@ -1,0 +1,1 @@
+"""Pools of a simulated engine that queues workspaces and places them by itself; nothing runs in them."""

@@ -1,0 +1,1 @@
+"""Settings and stored state that the drivers of simulated pools share."""
