@@ -34,7 +34,7 @@ def handed_over(pool: Pool, **fields: Any) -> Workspace:
     at = timezone.now() - timedelta(seconds=60)
     flavor = fields.pop("flavor", None) or FlavorFactory(pool=pool, accelerator_count=1)
     times = dict.fromkeys(("requested_at", "admitted_at", "placed_at", "launched_at", "state_since"), at)
-    row: Workspace = WorkspaceFactory(
+    row: Any = WorkspaceFactory(
         **{"pool": pool, "flavor": flavor, "state": State.PROVISIONING, "generation": 1, **times, **fields}
     )
     return row
