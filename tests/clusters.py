@@ -7,11 +7,14 @@ from typing import Any
 
 from django.utils import timezone
 
+from portal.common.actors import SYSTEM
 from portal.fleet.inventory import services as inventory
 from portal.fleet.inventory.models import Pool
+from portal.fleet.inventory.node_commands import config_of
 from portal.workspaces import engine_queue
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace, WorkspaceStatus
+from provisioning.registry import driver_for
 from provisioning.types import EngineQueue
 from tests.factories import FlavorFactory, WorkspaceFactory, inventory_of, node_info
 
@@ -25,6 +28,20 @@ def cluster_pool(slug: str = "cluster", **fields: Any) -> Pool:
     nodes = (node_info(f"{slug}-{number}", gpus=4, model=MODEL) for number in (1, 2))
     inventory.apply_inventory(pool=pool, inventory=inventory_of(*nodes))
     Pool.objects.filter(pk=pool.pk).update(**fields)
+    pool.refresh_from_db()
+    return pool
+
+
+def simulated_cluster(state: str, *, slug: str = "cluster", **config: Any) -> Pool:
+    """A simulated cluster, which places workspaces itself, with inventory and 2 nodes with 4 GPUs."""
+    pool = inventory.create_pool(
+        actor=SYSTEM,
+        slug=slug,
+        name="Cluster",
+        driver="simulated_cluster",
+        config={"nodes": 2, "gpus": 4, "model": "H100", "state": state, **config},
+    )
+    inventory.apply_inventory(pool=pool, inventory=driver_for(config_of(pool)).inventory())
     pool.refresh_from_db()
     return pool
 

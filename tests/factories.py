@@ -230,20 +230,6 @@ def simulated_pool(state: str, *, slug: str = "sim", **config: Any) -> Pool:
     return pool
 
 
-def simulated_cluster(state: str, *, slug: str = "cluster", **config: Any) -> Pool:
-    """A simulated cluster, which places workspaces itself, with inventory and 2 nodes with 4 GPUs."""
-    pool = inventory.create_pool(
-        actor=SYSTEM,
-        slug=slug,
-        name="Cluster",
-        driver="simulated_cluster",
-        config={"nodes": 2, "gpus": 4, "model": "H100", "state": state, **config},
-    )
-    inventory.apply_inventory(pool=pool, inventory=driver_for(config_of(pool)).inventory())
-    pool.refresh_from_db()
-    return pool
-
-
 def rescript(pool: Pool, **config: Any) -> None:
     """Change the script of a simulated pool's backend."""
     pool.config = {**pool.config, **config}

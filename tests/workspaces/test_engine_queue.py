@@ -20,7 +20,8 @@ from portal.workspaces import engine_queue, pool_observations, services
 from portal.workspaces.lifecycle import DesiredState, State, TerminationReason
 from portal.workspaces.models import PoolObservation, Workspace
 from provisioning.types import EngineQueue, Observation, Observations, ObservedState, PlacedNode, WorkspaceRef
-from tests.factories import FlavorFactory, simulated_cluster
+from tests.clusters import simulated_cluster
+from tests.factories import FlavorFactory
 from tests.sweeps import sweep
 from tests.workspaces.helpers import active, answer, check_invariants, taken
 
