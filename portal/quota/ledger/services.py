@@ -264,8 +264,8 @@ def _warn(row: LedgerAccount, warning: WarningPercent) -> None:
     ) % {"team": row.team.name, "percent": warning.value}
     body = (
         _(
-            "New workspaces with GPUs cannot start. Running ones get notice and stop, unless a reclaim policy "
-            "lets them continue. Files are kept. Request more GPU-hours, or wait for the refill."
+            "New workspaces with GPUs cannot start. Running ones get notice and stop, unless a reclaim "
+            "policy lets them continue. Files are kept. Request more GPU-hours, or wait for the refill."
         )
         if is_spent
         else _("%(hours)s left. Stop workspaces that you do not need, or ask for more hours.")
