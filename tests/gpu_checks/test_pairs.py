@@ -416,7 +416,7 @@ def test_rest_refusal_has_a_code_and_a_next_action(client, nodes, olga):
     answer = client.post(where, {"with_node": str(nodes[1].pk)}, "application/json")
     assert answer.status_code == 409
     body = answer.json()
-    assert body["code"] == "link_not_checkable" and "node-2 has no RDMA port that is up" in str(body)
+    assert body["code"] == "link_not_checkable" and "node-2 has no active RDMA port" in str(body)
     assert "ibstat" in str(body)
 
 
