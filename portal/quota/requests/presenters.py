@@ -107,7 +107,7 @@ class RequestCard:
             "state": workspace.get_state_display().lower(),
         }
         if self.request.state == RequestState.OPEN:
-            return _("A workspace (%(template)s on %(flavor)s) waits for this request") % params
+            return _("a workspace (%(template)s on %(flavor)s) waits for this request") % params
         return _("for a workspace (%(template)s on %(flavor)s), now %(state)s") % params
 
     @property
