@@ -107,7 +107,7 @@ class SignedCelery(Celery):  # type: ignore[misc]
         return json.dumps({"body": body, "stamp": stamp})
 
     def unseal(self, raw: bytes, *, key: str) -> tuple[str, Any]:
-        """Return sender and body of a value made by `seal` for this key. Raises `MessageRefused`."""
+        """Return the sender and body of a value made by `seal` for this key. Raises `MessageRefused`."""
         try:
             envelope = json.loads(raw)
             body, stamp = envelope["body"], envelope["stamp"]

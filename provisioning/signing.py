@@ -87,7 +87,7 @@ class Signer:
         self._key = private_key(key)
 
     def stamp(self, task: str, to: str, body: Any, *, now: float) -> dict[str, Any]:
-        """Return the stamp of a message as JSON; `body` are the arguments of the task."""
+        """Return the stamp of a message as a dict for JSON; `body` holds the arguments of the task."""
         nonce = secrets.token_hex(16)
         signature = self._key.sign(_signed_bytes(self.sender, to, now, nonce, task, body))
         return asdict(MessageStamp(self.sender, to, now, nonce, base64.b64encode(signature).decode()))

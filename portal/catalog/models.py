@@ -64,7 +64,7 @@ class TemplateEgress(models.TextChoices):
     NONE = "none", _("Nothing")
 
 
-RUN_AFTER = '/bin/sh -c "$1" || exit $?; shift; exec "$@"'
+SCRIPT_THEN_EXEC = '/bin/sh -c "$1" || exit $?; shift; exec "$@"'
 """Runs the first argument as a script, then executes the other arguments as a program."""
 COMPUTE_CAPABILITIES = (
     "7.0", "7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1",
@@ -265,7 +265,7 @@ class Template(Entry):
         """The command for the agent: the program, after the startup script if any."""
         if not self.startup:
             return tuple(self.argv)
-        return ("/bin/sh", "-c", RUN_AFTER, "startup", self.startup, *self.argv)
+        return ("/bin/sh", "-c", SCRIPT_THEN_EXEC, "startup", self.startup, *self.argv)
 
     def loses_work_on(self, flavor: Flavor) -> bool:
         """Return whether preemption on this flavor loses work. The flavor's setting takes precedence."""

@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     except Problem as problem:
         failed = _NodeCommandError(problem)
-        if verb == "status" and not folder.state.exists():
+        if verb == "status" and not folder.state_file.exists():
             failed.exit_code = status.EXIT_NOT_RUNNING
         raise failed from problem
 

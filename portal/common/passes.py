@@ -49,7 +49,7 @@ def key_of(gateway_secret: str) -> str:
 
 
 def app_credential(upstream_headers: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return kind and secret of these headers to the app, or None if a pass cannot express them."""
+    """Return the kind and secret of these headers to the app, or None if a pass cannot express them."""
     if not upstream_headers:
         return NOTHING, ""
     for kind, name, pattern in _HEADERS:

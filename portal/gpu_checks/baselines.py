@@ -102,7 +102,7 @@ def _software_of(devices: QuerySet[Device]) -> str:
 
 
 def software_of(run: GpuCheckRun) -> str:
-    """Return driver and libraries of a run, or an empty string."""
+    """Return the driver and libraries of a run, or an empty string."""
     return str(run.measures.get("free_mib", {}).get(SOFTWARE, ""))
 
 

@@ -133,7 +133,7 @@ def conclude_change(run_id: UUID) -> bool:
 
 
 def handle_missing_answer(run_id: UUID) -> bool:
-    """Send an open run without an answer again, or give it up. Returns whether it is lost."""
+    """Resend an open run that got no answer, or give up on it. Returns whether it was given up."""
     now = timezone.now()
     with transaction.atomic():
         workspace = _lock_waiting(run_id)

@@ -102,11 +102,11 @@ TEXTS: dict[StrEnum, Text] = {
         _("Wait until a GPU is free, or check one first."),
     ),
     CheckCode.LINK_NO_OTHER_NODE: Text(
-        _("No other node of the pool of %(node)s has an RDMA port that is up."),
+        _("No other node in %(node)s's pool has an active RDMA port."),
         _("Bring up a port of another node (see ibstat), then refresh the inventory."),
     ),
     CheckCode.LINK_NO_RDMA: Text(
-        _("%(node)s has no RDMA port that is up."),
+        _("%(node)s has no active RDMA port."),
         _("Bring up a port (see ibstat), then refresh the inventory."),
     ),
     CheckCode.LINK_OTHER_END: Text(_("%(node)s ended its part of the check before this end started.")),

@@ -137,6 +137,7 @@ def site_terms() -> Terms:
         idle_s=int(settings.BERTH_IDLE_MINUTES) * MINUTE_S,
         idle_gpu_s=int(settings.BERTH_IDLE_GPU_MINUTES) * MINUTE_S,
         notice_s=int(settings.BERTH_RECLAIM_NOTICE_MINUTES) * MINUTE_S,
+        stop_when_spent=bool(settings.BERTH_STOP_WHEN_SPENT),
         archive_s=int(settings.BERTH_HOME_ARCHIVE_DAYS) * DAY_S,
         delete_s=int(settings.BERTH_HOME_DELETE_DAYS) * DAY_S,
     )

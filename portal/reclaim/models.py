@@ -299,7 +299,7 @@ class Discontent(models.Model):
 
 
 class WorkPace(models.Model):
-    """The pace of a workspace's work by its own metrics, and its best placements.
+    """The pace of a workspace by its own metrics, compared between placements.
 
     `paces` is JSON: an `engine.pace.Pace` by metric. The row survives restarts, since it compares placements.
     `slow_since` is when the work became slower than elsewhere, else None. The row is written with each

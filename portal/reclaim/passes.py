@@ -404,17 +404,23 @@ def _notify(rows: Sequence[ReclaimNotice]) -> None:
                     else _("%(name)s stops on %(time)s")
                 )
                 % {"name": row.workspace.name, "time": format_day_time(row.due_at)},
-                body=(
-                    _("%(why)s The app restarts without GPUs. Kernels lose their variables; files are kept.")
-                    if row.cause in RELEASES
-                    else _("%(why)s Files are kept. Open its page to keep or extend it.")
-                )
-                % {"why": message_of(Reason.from_json(row.reason))},
+                body=_text_of_notice(Cause(row.cause)) % {"why": message_of(Reason.from_json(row.reason))},
                 url=f"/workspaces/{row.workspace_id}/",
             )
             for row in rows
         ],
     )
+
+
+def _text_of_notice(cause: Cause) -> str:
+    """Return what happens, and how the user can prevent it. `%(why)s` is the reason."""
+    if cause in RELEASES:
+        return _("%(why)s The app restarts without GPUs. Kernels lose their variables; files are kept.")
+    if cause is Cause.BUDGET:
+        return _("%(why)s Files are kept. Request more GPU-hours to keep it running.")
+    if cause is Cause.LONGEST:
+        return _("%(why)s Files are kept.")
+    return _("%(why)s Files are kept. Open its page to keep or extend it.")
 
 
 def apply_step_if_due(workspace_id: UUID) -> Step | None:

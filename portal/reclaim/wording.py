@@ -49,7 +49,9 @@ TEXTS: dict[StrEnum, Text] = {
         _("The workspace has run for %(value_s)s. It stops after %(threshold_s)s."), "", durations
     ),
     LifetimeCode.ENDS_BY_SCHEDULE: Text(_("The portal stops unused workspaces at this hour.")),
-    LifetimeCode.ENDS_BY_BUDGET: Text(_("The team has no GPU-hours left.")),
+    LifetimeCode.ENDS_BY_BUDGET: Text(
+        _("The team has no GPU-hours left."), _("Request more GPU-hours, then start the workspace again.")
+    ),
     LifetimeCode.RELEASED_BY_IDLE: Text(
         _("The workspace has been idle for %(value_s)s. Its GPUs are released after %(threshold_s)s."),
         "",

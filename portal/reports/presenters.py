@@ -139,7 +139,7 @@ class IdleTable:
 
 
 KEPT_WORDS = {
-    KeptReason.KEPT: gettext_lazy("Kept by users"),
+    KeptReason.KEPT_BY_USER: gettext_lazy("Kept by users"),
     KeptReason.OTHER_WORK: gettext_lazy("Other work"),
     KeptReason.NO_LIMIT: gettext_lazy("No limit"),
     KeptReason.BELOW_LIMIT: gettext_lazy("Below limit"),

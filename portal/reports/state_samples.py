@@ -84,7 +84,7 @@ def pool_states(devices: Iterable[CountedDevice]) -> dict[UUID, StateCounts]:
 
 
 def history(pools: Collection[UUID], *, days: int, now: datetime | None = None) -> StateHistory:
-    """Return the summed states of these pools over the last days. One query."""
+    """Return the summed states of these pools over the last few days. One query."""
     now_s = int((now or timezone.now()).timestamp())
     last_s = now_s - now_s % STEP_S
     count = days * DAY_S // STEP_S
@@ -96,7 +96,7 @@ def history(pools: Collection[UUID], *, days: int, now: datetime | None = None) 
 
 
 def started_since(moments: Collection[datetime]) -> list[StartFigures | None]:
-    """Return starts and failures since each of these times; None if there is no sample yet.
+    """Return the starts and failures since each of these times; None if there is no sample yet.
 
     One query for each time, and one for the current totals.
     """

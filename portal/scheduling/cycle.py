@@ -105,13 +105,13 @@ def decide(*, now: datetime | None = None, first: str = "") -> CycleReport | Non
     # Read before the snapshot, so that the next sweep notices commits during this cycle, including its own.
     generation = snapshot_feed.generation()
     with snapshot_cache.cycle_cache.use(now) as snapshot:
-        started, preempted, settled = _decide_and_write(snapshot, state)
+        started, preempted, unchanged_cycle = _decide_and_write(snapshot, state)
         waiting = len(snapshot.pending_workloads)
         if waiting <= MAX_STATUSES_AT_ONCE:
-            queue_status.update(snapshot, Outlook(snapshot.scheduler, settled))
+            queue_status.update(snapshot, Outlook(snapshot.scheduler, unchanged_cycle))
             state.shown_generation, state.shown_at, state.shown_ms = generation, now, 0
         elif first in snapshot.pending_workloads and UUID(first) not in started:
-            outlook = Outlook(snapshot.scheduler, settled)
+            outlook = Outlook(snapshot.scheduler, unchanged_cycle)
             queue_status.write(queue_status.changes(snapshot, outlook, only=first))
         queued = len(snapshot.scheduler.pending)
     state.seen_generation = generation
@@ -226,15 +226,15 @@ def _start(snapshot: ClusterSnapshot, cycle: model.Cycle) -> list[str]:
             starts.append(
                 launches.Start(row, pool.pool, placement, workload.amounts, flavor, moves_home=moves_home)
             )
-    at_homes = _starts_at_homes(snapshot, [start for start in starts if not start.moves_home])
-    starts = at_homes + _starts_with_homes([start for start in starts if start.moves_home], snapshot.now)
+    at_homes = _place_at_homes(snapshot, [start for start in starts if not start.moves_home])
+    starts = at_homes + _begin_home_moves([start for start in starts if start.moves_home], snapshot.now)
     launches.start_workspaces(starts, snapshot.now)
     moves.record_arrivals([(start.workspace, start.placement) for start in starts], snapshot.now)
     return [str(start.workspace.pk) for start in starts]
 
 
-def _starts_at_homes(snapshot: ClusterSnapshot, starts: list[launches.Start]) -> list[launches.Start]:
-    """Return the starts on the node of their user's home. Records the node of a first start.
+def _place_at_homes(snapshot: ClusterSnapshot, starts: list[launches.Start]) -> list[launches.Start]:
+    """Record the node of each user's first start, and return the starts that are at their user's home.
 
     Reads other pending workspaces of these users again, because they could go anywhere until now.
     """
@@ -265,7 +265,7 @@ def _waiting_for_homes(snapshot: ClusterSnapshot, starts: Sequence[launches.Star
     }
 
 
-def _starts_with_homes(starts: list[launches.Start], now: datetime) -> list[launches.Start]:
+def _begin_home_moves(starts: list[launches.Start], now: datetime) -> list[launches.Start]:
     """Begin moving homes to the nodes of these starts, and return the starts whose homes move.
 
     Reads the other workspaces again, because their homes are in use, locked or moved meanwhile.

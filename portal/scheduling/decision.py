@@ -26,10 +26,10 @@ def start_all(cycle: model.Cycle) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The cycle and the outlook of a decision.
+    """The cycle of a decision.
 
-    `unchanged_cycle` is the cycle if it changed nothing, not even the order, so that the next one would be
-    equal.
+    `unchanged_cycle` is the same cycle if it changed nothing, not even the order, so the next one would be
+    equal; else None.
     """
 
     cycle: model.Cycle
@@ -40,7 +40,7 @@ def decide(snapshot: ClusterSnapshot, execute: ExecuteCycle = start_all) -> Deci
     """Decide one cycle and apply it to the snapshot."""
     scheduler = snapshot.scheduler
     cycle = scheduler.cycle(snapshot.now_s)
-    settled = cycle if _changes_nothing(cycle, scheduler) else None
+    unchanged_cycle = cycle if _changes_nothing(cycle, scheduler) else None
     begun = execute(cycle)
     for name in set(cycle.starts) - set(begun):
         # The workload's row is locked, so it cannot start now. Leave it out of this cycle.
@@ -57,7 +57,7 @@ def decide(snapshot: ClusterSnapshot, execute: ExecuteCycle = start_all) -> Deci
     for victim in cycle.victims:
         scheduler.preempt(victim, snapshot.now_s)
         snapshot.unconfirmed.add(UUID(victim.workload))
-    return Decision(cycle, settled)
+    return Decision(cycle, unchanged_cycle)
 
 
 def _changes_nothing(cycle: model.Cycle, scheduler: Scheduler) -> bool:

@@ -13,7 +13,7 @@ env = environ.Env()
 
 
 def ports(variable: str, default: str) -> range:
-    """Parse a port range, written as `first-last`, both inclusive. Raises `ImproperlyConfigured`."""
+    """Parse a port, or a range `first-last` with both ends included. Raises `ImproperlyConfigured`."""
     first, dash, last = env.str(variable, default=default).partition("-")
     if not (first.isdecimal() and (last.isdecimal() or not dash)):
         raise ImproperlyConfigured(f"{variable} must be a range of ports, such as {default}.")

@@ -21,6 +21,8 @@ BERTH_MAX_LIFETIME_HOURS = max(0, env.int("BERTH_MAX_LIFETIME_HOURS", default=33
 BERTH_RECLAIM_NOTICE_MINUTES = max(1, env.int("BERTH_RECLAIM_NOTICE_MINUTES", default=30))
 BERTH_IDLE_GPU_MINUTES = max(0, env.int("BERTH_IDLE_GPU_MINUTES", default=120))
 BERTH_IDLE_MINUTES = max(0, env.int("BERTH_IDLE_MINUTES", default=0))
+# Whether workspaces with GPUs stop, with notice, once their team's GPU-hours are spent.
+BERTH_STOP_WHEN_SPENT = env.bool("BERTH_STOP_WHEN_SPENT", default=True)
 # Maximum cores and memory that a workspace keeps while its GPUs are released; 0: no limit.
 BERTH_RELEASED_CORES = max(0, env.int("BERTH_RELEASED_CORES", default=4))
 BERTH_RELEASED_MEMORY_GIB = max(0, env.int("BERTH_RELEASED_MEMORY_GIB", default=32))

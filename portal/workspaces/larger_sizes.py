@@ -32,5 +32,5 @@ def next_larger(workspace: Workspace) -> Flavor | None:
 
 
 def title_of(flavor: Flavor) -> str:
-    """Return name and size of a flavor."""
+    """Return the name and size of a flavor."""
     return f"{flavor.name} ({format_size(flavor.as_request())})"

@@ -290,7 +290,7 @@ def ask_url(actor: User, workspace: Workspace) -> str:
 
 
 PREEMPTED_FOR = {
-    "in_team": "a request of the same team with a higher priority",
+    "in_team": "a higher-priority request from the same team",
     "reclaim": "the team that owns the borrowed quota",
     "fair_share": "a team that has borrowed less",
     "booking": "a reservation",
@@ -374,7 +374,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> WorkspaceDeta
 
 
 def _larger_size(workspace: Workspace) -> str:
-    """Return name and size of the next larger flavor that would start now, or an empty string."""
+    """Return the name and size of the next larger flavor that would start now, or an empty string."""
     flavor = larger_sizes.next_larger(workspace)
     return larger_sizes.title_of(flavor) if flavor is not None else ""
 
@@ -386,7 +386,7 @@ def _shown_problem(workspace: Workspace) -> str:
 
 
 def _environment_text(workspace: Workspace) -> str:
-    """Return environment and version as text, or an empty string for the software of the node."""
+    """Return the environment and version as text, or an empty string for the software of the node."""
     version = workspace.environment_version
     if version is None:
         return ""

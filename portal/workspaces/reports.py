@@ -93,7 +93,7 @@ FIGURES: dict[str, Any] = {
     "jobs_io_bytes": Annotated[int, Meta(ge=0, le=2**62)] | None,
     "kernels_cpu_seconds": Annotated[float, Meta(ge=0, le=1e12)] | None,
     "kernels_io_bytes": Annotated[int, Meta(ge=0, le=2**62)] | None,
-    # Commands that listen on TCP ports without a connection.
+    # Commands that listen on TCP ports and have no connection.
     "jobs_unused_servers": Count | None,
     # CPU time since the start of monitoring programs, such as top, and of VS Code's own processes.
     "monitors_cpu_seconds": Annotated[float, Meta(ge=0, le=1e12)] | None,

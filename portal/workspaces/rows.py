@@ -220,7 +220,7 @@ _PLACES = _places()
 
 
 def _allocations_of(rows: tuple[RawRow, ...]) -> list[SimpleNamespace]:
-    """Return the allocations of a workspace by node name, with their devices by index."""
+    """Return a workspace's allocations, ordered by node name, each with its devices ordered by index."""
     by_key: dict[Any, SimpleNamespace] = {}
     for key, node, milli, uuid, model, memory_mib in rows:
         if key not in by_key:

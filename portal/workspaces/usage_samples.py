@@ -61,7 +61,7 @@ class UsageReading:
 
     @property
     def minutes(self) -> range:
-        """Starts of the minutes that the reading covers: after the previous report's, up to its own."""
+        """The start times of the minutes after the previous report's, up to and including its own."""
         last_s = _minute_of(self.at_s)
         if self.previous_s is None or not 0 < self.at_s - self.previous_s <= MAX_INTERVAL_S:
             return range(last_s, last_s + 1, MINUTE_S)

@@ -35,7 +35,7 @@ class NodeFolder:
         return hashlib.sha256(str(self.home).encode()).hexdigest()[:16]
 
     @property
-    def state(self) -> Path:
+    def state_file(self) -> Path:
         """File with the node's identity; the files beside it are copies for programs."""
         return self.home / "node" / "node.json"
 

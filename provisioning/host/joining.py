@@ -89,7 +89,7 @@ class JoinCommand:
 
     def _check_folder(self) -> None:
         folder = self._folder
-        if folder.state.exists():
+        if folder.state_file.exists():
             identity = membership.load(folder)
             raise Problem(
                 f"This machine is already the node {identity.name} of {identity.answer.portal_url}.",

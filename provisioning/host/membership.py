@@ -74,35 +74,35 @@ def save(folder: NodeFolder, membership: Membership) -> None:
 
     The first file is authoritative: `load` restores the others.
     """
-    write_file(folder.state, msgspec.json.encode(membership).decode() + "\n")
+    write_file(folder.state_file, msgspec.json.encode(membership).decode() + "\n")
     _write_copies(folder, membership)
 
 
 def load(folder: NodeFolder) -> Membership:
     """Return this machine's identity as a node. Raises `Problem`."""
     try:
-        text = folder.state.read_text()
+        text = folder.state_file.read_text()
     except FileNotFoundError:
         raise Problem(
-            f"This machine is not a node: {folder.state.parent} has no node state.",
+            f"This machine is not a node: {folder.state_file.parent} has no node state.",
             "Join with the command on the pool's page, or set its folder with --home.",
         ) from None
     except OSError as error:
         raise Problem(
-            f"{folder.state} cannot be read ({error.strerror}).", "Run this as the user who joined it."
+            f"{folder.state_file} cannot be read ({error.strerror}).", "Run this as the user who joined it."
         ) from error
     try:
         identity = msgspec.json.decode(text, type=Membership)
     except msgspec.MsgspecError as error:
         raise Problem(
-            f"{folder.state} is damaged ({error}).",
+            f"{folder.state_file} is damaged ({error}).",
             "Revoke and remove the machine on its pool's page, run `berth node leave --forget`, join again.",
         ) from error
     try:
         _write_copies(folder, identity)
     except OSError as error:
         raise Problem(
-            f"{error.filename or folder.state.parent} cannot be written ({error.strerror}).",
+            f"{error.filename or folder.state_file.parent} cannot be written ({error.strerror}).",
             "Run this as the user who joined it, or free some space.",
         ) from error
     return identity
@@ -110,7 +110,7 @@ def load(folder: NodeFolder) -> Membership:
 
 def forget(folder: NodeFolder) -> None:
     """Delete the identity, the authoritative file first. Raises `OSError`."""
-    for path in (folder.state, folder.pending, *_copies(folder)):
+    for path in (folder.state_file, folder.pending, *_copies(folder)):
         path.unlink(missing_ok=True)
 
 

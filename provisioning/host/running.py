@@ -130,7 +130,7 @@ class NodeRun:
 
     def _stamp(self) -> tuple[int, int] | None:
         try:
-            stat = self._folder.state.stat()
+            stat = self._folder.state_file.stat()
         except OSError:
             return None
         return stat.st_ino, stat.st_mtime_ns

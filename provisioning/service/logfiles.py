@@ -16,7 +16,7 @@ def rotate(path: Path, *, limit_bytes: int = LOG_LIMIT_BYTES, keep: int = KEPT) 
     """Rotate a log that exceeds the limit (`.1` is the newest); return whether that was done.
 
     The service keeps its file open, so the text is copied and the file truncated; services append, so their
-    next line is at its beginning. A full disk loses the old text, but does not stop the service.
+    next line is at its beginning. If the disk is full, the old text is lost, but the service keeps running.
     """
     try:
         if path.stat().st_size <= limit_bytes:

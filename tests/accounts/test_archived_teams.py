@@ -125,8 +125,8 @@ def test_page_lists_effects_before_archiving(client, team, alice, bob, eight):
     client.force_login(alice)
     url = f"/teams/{team.slug}/"
     page = client.get(f"{url}archive/").content.decode()
-    assert "1 running or queued workspace, which stops." in page
-    assert "Members, secrets, quota, GPU-hours and budget. Costs stay in the reports." in page
+    assert "1 running or queued workspace, which stops" in page
+    assert "members, secrets, quota, GPU-hours and budget, and costs in the reports" in page
     team.refresh_from_db()
     assert team.archived_at is None
     page = client.post(f"{url}archive/", follow=True).content.decode()

@@ -136,12 +136,12 @@ def test_page_counts_contents_before_deletion(client, used, olga, bob):
     teams.archive(actor=olga, team=used.team)
     page = client.get(f"{url}delete/").content.decode()
     for line in (
-        "Memberships: 2. The accounts are kept.",
-        "Service accounts: 1. Their valid tokens: 1.",
-        "Workspaces: 1.",
-        "Home folders with all files, on all nodes: 1.",
-        "Secrets: 1. Webhooks: 1. Channels: 1.",
-        "GPU-hours and budget of the team.",
+        "memberships: 2; the accounts are kept",
+        "service accounts: 1; their valid tokens: 1",
+        "<li>workspaces: 1</li>",
+        "home folders with all files, on all nodes: 1",
+        "secrets: 1; webhooks: 1; channels: 1",
+        "GPU-hours and budget of the team",
         f"under the slug {used.team.slug_when_deleted}",
     ):
         assert line in page

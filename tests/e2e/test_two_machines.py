@@ -406,4 +406,4 @@ def test_revoked_node_is_cut_off(pair: Pair) -> None:
     assert cell(pair, "node-a", "print('A goes on')") == "A goes on\n"
     left = pair.b.berth("leave")
     assert left.returncode == 0, left.stderr
-    assert not Path(pair.b.folder.state).exists()
+    assert not Path(pair.b.folder.state_file).exists()

@@ -118,7 +118,7 @@ def test_another_authority_receives_no_token(join: Berth, doors: Doors, folder: 
     doors.shown = Authority().pem
     done = join()
     assert done.code == 1 and "it has another authority. Nothing was sent." in done.err
-    assert doors.paths() == ["/nodes/v1/authority"] and not folder.state.exists()
+    assert doors.paths() == ["/nodes/v1/authority"] and not folder.state_file.exists()
 
 
 def test_authority_certificate_without_its_key_is_refused(
@@ -210,7 +210,7 @@ def test_refusal_is_reported_and_join_can_be_repeated(
         "next_action": "Then do that.",
         "code": code,
     }
-    assert not folder.state.exists() and not folder.pending.exists()
+    assert not folder.state_file.exists() and not folder.pending.exists()
     doors.answer_join = lambda _: None
     assert join().code == 0
 
@@ -220,7 +220,7 @@ def test_lost_answer_is_reported_with_its_effect(join: Berth, doors: Doors, fold
     done = join()
     assert done.code == 1
     assert "may have added this machine as b" in done.err and "Run the same command again" in done.err
-    assert not folder.state.exists()
+    assert not folder.state_file.exists()
     doors.answer_join = lambda _: (409, problem("join_token_used", "It was used."))
     again = join()
     assert again.code == 1 and "its answer was lost" in again.err
@@ -242,7 +242,7 @@ def test_failing_portal_is_reported(
 ) -> None:
     doors.answer_join = lambda _: answer
     done = join()
-    assert done.code in {1, 4} and not folder.state.exists()
+    assert done.code in {1, 4} and not folder.state_file.exists()
     assert "Traceback" not in done.err and len(done.err.splitlines()) == 2
 
 
@@ -250,7 +250,7 @@ def test_certificate_for_another_key_is_refused(join: Berth, doors: Doors, folde
     doors.answer_join = lambda _: (201, doors.granted("b", keys.make("b").csr))
     done = join()
     assert done.code == 1 and "the certificate belongs to another key" in done.err
-    assert not folder.state.exists()
+    assert not folder.state_file.exists()
 
 
 def test_port_in_use_is_reported_before_any_request(join: Berth, doors: Doors, port: str) -> None:
@@ -299,7 +299,7 @@ def test_killed_join_can_be_repeated(join: Berth, doors: Doors, folder: NodeFold
         assert came.wait(60)
         process.kill()
     go.set()
-    assert not folder.state.exists()
+    assert not folder.state_file.exists()
     doors.answer_join = lambda _: None
     assert join().code == 0
     assert membership.load(folder).name == "b"

@@ -199,7 +199,7 @@ def test_leave_lists_workspaces_and_stops_them_on_request(
     done = berth("leave")
     assert done.code == 1 and "vision/alice/paper" in done.err and "vision/bob/run" in done.err
     assert "--drain" in done.err and "--stop" in done.err and "\x1b" not in done.err
-    assert folder.state.exists()
+    assert folder.state_file.exists()
     with pytest.raises(SystemExit):
         berth("leave", "--drain", "--stop")
 
@@ -208,7 +208,7 @@ def test_leave_lists_workspaces_and_stops_them_on_request(
         Doors, "answer_leave", property(lambda _: next(answers), lambda *_: None), raising=False
     )
     done = berth("leave", "--drain")
-    assert done.code == 0 and "b has left pool main" in done.out and not folder.state.exists()
+    assert done.code == 0 and "b has left pool main" in done.out and not folder.state_file.exists()
     assert [body for _, path, body in doors.asked if path == "/nodes/v1/leave"][-3:] == [
         {"workspaces": "drain"}
     ] * 3
@@ -221,4 +221,4 @@ def test_leave_wait_has_a_timeout(
     doors.answer_leave = (202, {"placed": 1, "workspaces": ["vision/alice/paper"]})
     with pytest.raises(Problem, match="1 workspace is still here: vision/alice/paper"):
         leaving.leave(folder, {}, Console(), forget=False, workspaces="stop", wait_s=-1)
-    assert folder.state.exists()
+    assert folder.state_file.exists()

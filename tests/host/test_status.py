@@ -67,7 +67,7 @@ def test_node_unknown_to_the_portal_can_leave(
     doors.answer_leave = (403, problem("not_a_joined_node", "This machine is no node."))
     done = berth("leave")
     assert done.code == 0 and "no longer had b" in done.out
-    assert not folder.state.exists()
+    assert not folder.state_file.exists()
 
 
 def test_forget_makes_no_request(join: Berth, berth: Berth, folder: NodeFolder, doors: Doors) -> None:
@@ -75,7 +75,7 @@ def test_forget_makes_no_request(join: Berth, berth: Berth, folder: NodeFolder, 
     asked = len(doors.asked)
     done = berth("leave", "--forget")
     assert done.code == 0 and "Revoke and remove the machine on its pool's page" in done.out
-    assert len(doors.asked) == asked and not folder.state.exists()
+    assert len(doors.asked) == asked and not folder.state_file.exists()
 
 
 def test_node_on_a_copied_disk_does_not_run(
@@ -92,7 +92,7 @@ def test_node_on_a_copied_disk_does_not_run(
 
 def test_damaged_state_file_is_reported_with_the_fix(join: Berth, berth: Berth, folder: NodeFolder) -> None:
     assert join().code == 0
-    folder.state.write_text('{"answer": 1}')
+    folder.state_file.write_text('{"answer": 1}')
     done = berth("status")
     assert done.code == 1 and "is damaged" in done.err and "--forget" in done.err
 

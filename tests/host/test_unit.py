@@ -106,7 +106,7 @@ def test_failed_service_is_reported_and_the_machine_has_joined(
     done = join()
     assert done.code == 1
     assert "`systemctl restart berth-node.service` failed: no" in done.err and "journalctl" in done.err
-    assert folder.state.exists() and not instance_lock.is_held(folder.run)
+    assert folder.state_file.exists() and not instance_lock.is_held(folder.run)
 
 
 def test_no_unit_is_written_unless_requested(join: Berth, systemd: Path, tmp_path: Path) -> None:

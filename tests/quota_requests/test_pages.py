@@ -192,7 +192,7 @@ def test_refused_workspace_runs_after_request_and_approval(bob, petra, team, eig
     made = QuotaRequest.objects.get()
     assert (made.workspace.name, made.workspace.state) == ("big", "pending")
     inbox = as_user(petra).get("/quotas/approvals/")
-    assert "on Gpu-1 waits for this request" in text_of(inbox)
+    assert "on Gpu-1) waits for this request" in text_of(inbox)
     sent.clear()
     as_user(petra).post(f"/quotas/requests/{made.pk}/decide/", {"decision": "approve", "amount": "1"})
     for message in sent.take("control.schedule"):
@@ -205,7 +205,7 @@ def test_refused_workspace_runs_after_request_and_approval(bob, petra, team, eig
     for reader, path in ((bob, f"/quotas/requests/{made.pk}/"), (petra, "/quotas/approvals/")):
         shown = text_of(as_user(reader).get(path))
         assert "waits for this request" not in shown
-        assert "on Gpu-1, which is running" in shown
+        assert "on Gpu-1), now running" in shown
 
 
 def test_decision_updates_the_counters_of_the_page(bob, alice, petra, team, eight, as_user):

@@ -153,7 +153,7 @@ def test_owners_set_member_caps_on_the_team_page(as_user, alice, bob, team):
     client = as_user(alice)
     caps = "/quotas/teams/vision/caps/"
     page = words(client.post(caps, {"username": "bob", "resource": H100, "amount": "9"}, follow=True))
-    assert "Cap of bob set to 9 × H100." in page and "exceeds the limit of Vision" in page
+    assert "Cap for bob set to 9 × H100." in page and "exceeds the limit of Vision" in page
     assert MemberCap.objects.get().amount == 9000
     assert "Enter a number" in words(
         client.post(caps, {"username": "bob", "resource": H100, "amount": "x"}, follow=True)

@@ -14,7 +14,7 @@ from portal.reclaim.engine.activity import (
     MAX_FILL_S,
     MAX_FILL_SHARE,
     MAX_GAP_S,
-    UNMEASURED_S,
+    UNMEASURED_GRACE_S,
     WAITING_BYTES_S,
     WAITING_CORES,
     WAITING_S,
@@ -233,7 +233,7 @@ def test_running_marimo_cell_is_work_and_idle_notebook_is_not():
     [{"kernels": None}, {"terminals": None}, {"jobs": None}, {"traffic_bytes": None}],
 )
 def test_signal_never_reported_counts_as_active_for_a_limited_time(missing):
-    minutes = int(UNMEASURED_S / 60)
+    minutes = int(UNMEASURED_GRACE_S / 60)
     assert idle_after(QUIET, *[missing] * minutes) == 0
     assert idle_after(QUIET, *[missing] * (minutes + 1)) == 60
     measured = {name: getattr(QUIET, name) for name in missing}

@@ -8,6 +8,7 @@ import pytest
 from django.utils import timezone
 
 from portal.common.events.models import Event, Notification
+from portal.quota.ledger.models import LedgerAccount
 from portal.reclaim import passes
 from portal.reclaim.models import ReclaimNotice, ReclaimPolicy
 from portal.workspaces import extending, services
@@ -90,6 +91,51 @@ def test_stopped_workspace_shows_the_rule_and_time(running, alice, team, clock, 
     services.stop(actor=alice, workspace_id=running.pk)
     answer = browser.get(f"/api/v1/workspaces/{running.pk}").json()
     assert (answer["reason"], answer["stopped"]) == ("", None)
+
+
+@pytest.fixture
+def spent(running):
+    """A running GPU workspace of a team whose GPU-hours are spent."""
+    now = timezone.now()
+    running.resources["accelerators"]["count"] = 1
+    Workspace.objects.filter(pk=running.pk).update(resources=running.resources)
+    LedgerAccount.objects.create(
+        team=running.team, quota=10, spent=10, period_started_at=now, charged_until=now
+    )
+    return running
+
+
+def test_spent_gpu_hours_stop_gpu_workspaces_after_a_full_notice(spent, alice, clock):
+    warned_at = spent.ready_at + timedelta(minutes=1)
+    assert at(clock, warned_at).warned == 1
+    notice = ReclaimNotice.objects.get()
+    assert (notice.cause, notice.due_at) == ("budget", warned_at + timedelta(minutes=30))
+    assert "Request more GPU-hours" in Notification.objects.get(kind="workspace.reclaim_warned").body
+    assert at(clock, notice.due_at - timedelta(seconds=1)) == NONE
+    assert at(clock, notice.due_at).stopped == 1
+    stopped = reloaded(spent)
+    assert (stopped.state, stopped.status.stopped["code"]) == (State.STOPPING, "ends_by_budget")
+    assert (stopped.status.stopped["rule"], stopped.status.stopped["set_by"]) == (
+        "stop_when_spent",
+        "settings",
+    )
+
+
+def test_more_gpu_hours_withdraw_the_notice(spent, clock):
+    assert at(clock, spent.ready_at + timedelta(minutes=1)).warned == 1
+    LedgerAccount.objects.update(credit=10)
+    assert at(clock, spent.ready_at + timedelta(minutes=2)).withdrawn == 1
+    assert at(clock, spent.ready_at + timedelta(minutes=40)) == NONE
+
+
+def test_policy_or_setting_lets_work_continue_without_gpu_hours(spent, team, clock, settings):
+    policy = ReclaimPolicy.objects.create(scope="site", stop_when_spent=False)
+    assert at(clock, spent.ready_at + timedelta(minutes=1)) == NONE
+    policy.delete()
+    settings.BERTH_STOP_WHEN_SPENT = False
+    assert at(clock, spent.ready_at + timedelta(minutes=2)) == NONE
+    ReclaimPolicy.objects.create(scope="team", team=team, stop_when_spent=True)
+    assert at(clock, spent.ready_at + timedelta(minutes=3)).warned == 1
 
 
 def test_extension_withdraws_the_notice(running, alice, clock):

@@ -156,7 +156,7 @@ def test_permission_and_bookings_by_it_are_audited(team, pool, petra, olga):
     row = ask(olga, team)
     assert (row.state, row.permission, row.decided_by) == (BOOKED, given, None)
     booked = Event.objects.get(kind="reservation.booked")
-    assert booked.data["permitted_by"] == "petra" and "as petra permits" in booked.message
+    assert booked.data["permitted_by"] == "petra" and "as permitted by petra" in booked.message
 
 
 def test_permission_for_all_teams_excludes_own_teams(team, pool, petra, olga):

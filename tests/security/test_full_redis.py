@@ -243,7 +243,7 @@ def test_operators_see_the_responsible_node(olga: Any) -> None:
     for node in ("gpu-1", "gpu-1", ""):
         tasks.redis_pressure.run(used_mib=200, limit_mib=256, node=node)
     titles = sorted(Notification.objects.filter(user=olga).values_list("title", flat=True))
-    assert titles == ["Redis is nearly full", "gpu-1 filled Redis"]
+    assert titles == ["Redis is nearly full", "gpu-1 used up Redis's memory"]
 
 
 def test_only_the_control_plane_reports_pressure() -> None:

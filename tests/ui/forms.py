@@ -51,7 +51,7 @@ class _Page(HTMLParser):
 
 
 def filled(html: str, field: str) -> tuple[str, dict[str, list[str]]]:
-    """Return action and data of the first form with a field of this name."""
+    """Return the action and data of the first form with a field of this name."""
     for action, fields in _Page(html).forms:
         if any(name == field for name, _ in fields):
             sent: dict[str, list[str]] = {}

@@ -127,7 +127,7 @@ def test_limits_work_without_javascript(visit: Visit, olga: User, alice: User, s
     owner.goto("/teams/vision/")
     owner.get_by_label("Cap on H100 for bob (GPUs)").fill("1.5")
     owner.get_by_role("button", name="Set for bob").click()
-    owner.get_by_text("Cap of bob set to 1.5 × H100.").wait_for()
+    owner.get_by_text("Cap for bob set to 1.5 × H100.").wait_for()
     assert MemberCap.objects.get(user__username="bob").amount == 1500
 
 

@@ -64,7 +64,7 @@ def compare_versions(before: EnvironmentVersion, now: EnvironmentVersion) -> Cha
 def compare_packages(
     old: Mapping[str, str], new: Mapping[str, str], *, weight_mib: int = 0, pythons: tuple[str, str]
 ) -> Changes:
-    """Return the changes between versions by package name; `pythons` are (old, new)."""
+    """Return the differences between two versions, sorted by package name; `pythons` is (old, new)."""
     return Changes(
         added=tuple((name, new[name]) for name in sorted(new.keys() - old.keys())),
         removed=tuple(sorted(old.keys() - new.keys())),

@@ -13,7 +13,7 @@ class Secrets(Resource):
     """Secrets of the user, of a `team` or of a `template`."""
 
     def list(self, *, team: str = "", template: str = "") -> Iterator[JsonObject]:
-        """Yield names and metadata of secrets, without values."""
+        """Yield the names and metadata of secrets, without values."""
         return self._transport.list(_path(team, template))
 
     def put(self, name: str, *, team: str = "", template: str = "", **secret: Any) -> JsonObject:

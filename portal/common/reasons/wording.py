@@ -56,7 +56,7 @@ def text_of(code: StrEnum) -> Text:
 
 
 def sentence_of(reason: Reason) -> str:
-    """Return message and next action as one text."""
+    """Return the message and next action as one text."""
     return " ".join(part for part in (message_of(reason), next_action_of(reason)) if part)
 
 

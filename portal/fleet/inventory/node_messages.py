@@ -67,7 +67,7 @@ def is_from_node(node_name: str) -> bool:
     return False
 
 
-def inventory_counts(pool: Pool, seen: Inventory) -> bool:
+def is_inventory_trusted(pool: Pool, seen: Inventory) -> bool:
     """Return whether the inventory is from a permitted sender. Nodes report only about themselves."""
     return is_from_pool_node(pool, [node.name for node in seen.nodes])
 

@@ -104,8 +104,8 @@ def _messages_dropped(reason: str, queue: str) -> None:
 
 
 def redis_flooded(node: str, used_mib: int, limit_mib: int) -> None:
-    """Notify operators that a node filled Redis, was refused for a while and lost its messages."""
-    title = _("%(node)s filled Redis") % {"node": node}
+    """Notify operators that a node used up Redis's memory, is refused for a while and lost its messages."""
+    title = _("%(node)s used up Redis's memory") % {"node": node}
     body = _(
         "Redis had %(used)d of %(limit)d MiB in use. Berth deleted the messages of this node and refuses it "
         "for a minute. Sessions and other nodes are not affected. If it happens again, revoke the node."

@@ -32,7 +32,7 @@ def apply(pool_slug: str, inventory: dict[str, Any] | None, failure: dict[str, A
     label = f"the pool {pool.slug}"
     if inventory is not None:
         seen = received(inventory, Inventory, of=label)
-        if seen is not None and node_messages.inventory_counts(pool, seen):
+        if seen is not None and node_messages.is_inventory_trusted(pool, seen):
             services.apply_inventory(pool=pool, inventory=seen)
     elif failure is not None:
         refused = received(failure, Failure, of=label)

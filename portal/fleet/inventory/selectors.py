@@ -54,9 +54,9 @@ def pool_by_slug(slug: str) -> Pool:
 
 
 def nodes() -> QuerySet[Node]:
-    """Return nodes with allocated CPU, memory and disk (`used_*`, or None), and devices with state.
+    """Return nodes that are not retired, with allocated CPU, memory and disk, and devices with state.
 
-    `closed`: the pool is in maintenance.
+    The amounts are in `used_*`, None if nothing is allocated. `closed`: whether the pool is in maintenance.
     """
     active = Q(allocations__released_at=None)
     return (

@@ -74,7 +74,7 @@ def memory_plot(use: MeasuredUse, window: Window, *, total_mib: int) -> Plot | N
     if peak is None:
         return None
     total = total_mib / MIB_PER_GIB
-    limits = (Limit(_("all memory"), total),) if total else ()
+    limits = (Limit(_("total memory"), total),) if total else ()
     title, name = memory_title(peak, total), _("in use")
     return _plot("memory", title, _("GPU memory in use, GiB"), name, values, window,
                  unit="GiB", digits=1, limits=limits)  # fmt: skip

@@ -1,8 +1,8 @@
-"""Outbox of channels. `Message.due_at` is the queue; a failed message becomes due again later.
+"""Outbox of channels. Messages are sent in the order of `due_at`; a failed one becomes due again later.
 
 Messages of a user's channels are written with the notice. Those of a team's channels are created from the
-audit log, behind a cursor. A message is claimed by postponing its due time before sending, so delivery is at
-least once even if a worker crashes. Many messages for one channel are combined into one.
+audit log; a cursor marks the last entry that was read. A message is claimed by postponing its due time before
+sending, so delivery is at least once even if a worker crashes. Many messages for one channel are combined.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sends due deliveries. `Delivery.due_at` is the queue; failed and unfinished ones become due again later.
+"""Sends due deliveries. They are sent in the order of `due_at`; failed and unfinished ones become due again.
 
 A delivery is claimed by postponing its due time before sending. Two workers never send the same one at once,
 and one whose worker crashed becomes due again. Delivery is at least once, with the same id.
@@ -126,7 +126,7 @@ def _is_suspect(endpoint: Endpoint) -> bool:
 
 
 def _due_endpoints() -> tuple[list[Endpoint], list[Endpoint]]:
-    """Return healthy and suspect endpoints with due deliveries, least recently served first."""
+    """Return the healthy and suspect endpoints with due deliveries, least recently served first."""
     now = timezone.now()
     due = (
         Endpoint.objects.filter(Q(not_before=None) | Q(not_before__lte=now), enabled=True)

@@ -33,8 +33,8 @@ def leaving_question(team: Team) -> dict[str, Any]:
     return {
         "title": _("Leave %(team)s?") % params,
         "loses": [
-            _("You can no longer start workspaces for %(team)s") % params,
-            _("You can no longer see its members"),
+            _("starting workspaces for %(team)s") % params,
+            _("seeing its members"),
         ],
         "stays": [
             _("the files in your home folder of this team"),
@@ -51,8 +51,8 @@ def removal_question(team: Team, username: str) -> dict[str, Any]:
     return {
         "title": _("Remove %(username)s from %(team)s?") % params,
         "loses": [
-            _("%(username)s can no longer start workspaces for %(team)s") % params,
-            _("%(username)s can no longer see its members") % params,
+            _("starting workspaces for %(team)s") % params,
+            _("seeing its members"),
         ],
         "stays": [
             _("the files in their home folder of this team"),
@@ -67,15 +67,15 @@ def revocation_question(actor: User, token: ApiToken) -> dict[str, Any]:
     """Return the context of the confirmation to revoke a token."""
     params = {"name": token.name, "username": token.owner.username}
     own = token.owner_id == actor.pk
-    ends = _("Programs with this token lose access immediately. It has never been used.")
+    ends = _("access of programs with this token, immediately; it has never been used")
     if token.last_used_at is not None:
-        ends = _("Programs with this token lose access immediately. It was last used %(when)s.")
+        ends = _("access of programs with this token, immediately; it was last used %(when)s")
         ends %= {"when": naturaltime(token.last_used_at)}
     created = _("workspaces that they created")
     job = token.is_job_token
     return {
         "title": (_("Revoke “%(name)s”?") if own else _("Revoke “%(name)s” of %(username)s?")) % params,
-        "loses": [ends, *([_("The workspaces of its CI job are deleted.")] if job else [])],
+        "loses": [ends, *([_("the workspaces of its CI job, which are deleted")] if job else [])],
         "stays": [*([] if job else [created]), _("audit log entries")],
         "yes": _("Revoke token"),
     }
@@ -88,20 +88,20 @@ def archive_question(team: Team, contents: TeamContents) -> dict[str, Any]:
         "title": _("Archive %(team)s?") % params,
         "loses": [
             ngettext(
-                "%(count)d running or queued workspace, which stops.",
-                "%(count)d running or queued workspaces, which stop.",
+                "%(count)d running or queued workspace, which stops",
+                "%(count)d running or queued workspaces, which stop",
                 contents.active,
             )
             % {"count": contents.active},
-            _("No workspace of %(team)s can start until the team is restored.") % params,
-            _("Open requests and reservations of the team are cancelled."),
+            _("starting workspaces for %(team)s, until the team is restored") % params,
+            _("open requests and reservations of the team, which are cancelled"),
         ],
         "stays": [
-            ngettext("%(count)d workspace, stopped.", "%(count)d workspaces, stopped.", contents.workspaces)
+            ngettext("%(count)d workspace, stopped", "%(count)d workspaces, stopped", contents.workspaces)
             % {"count": contents.workspaces},
-            ngettext("%(count)d home folder.", "%(count)d home folders.", contents.homes)
+            ngettext("%(count)d home folder", "%(count)d home folders", contents.homes)
             % {"count": contents.homes},
-            _("Members, secrets, quota, GPU-hours and budget. Costs stay in the reports."),
+            _("members, secrets, quota, GPU-hours and budget, and costs in the reports"),
         ],
         "yes": _("Archive team"),
     }
@@ -113,20 +113,20 @@ def team_deletion_question(team: Team, contents: TeamContents) -> dict[str, Any]
     return {
         "title": _("Delete %(team)s?") % {"team": team.name},
         "loses": [
-            _("Memberships: %(members)d. The accounts are kept.") % counts,
-            _("Service accounts: %(service_accounts)d. Their valid tokens: %(tokens)d.") % counts,
-            _("Workspaces: %(workspaces)d.") % counts,
-            _("Home folders with all files, on all nodes: %(homes)d.") % counts,
-            _("Templates: %(templates)d. Environments: %(environments)d.") % counts,
-            _("Secrets: %(secrets)d. Webhooks: %(webhooks)d. Channels: %(channels)d.") % counts,
-            _("Limits of the team and its members: %(quotas)d.") % counts,
-            _("GPU-hours and budget of the team.")
+            _("memberships: %(members)d; the accounts are kept") % counts,
+            _("service accounts: %(service_accounts)d; their valid tokens: %(tokens)d") % counts,
+            _("workspaces: %(workspaces)d") % counts,
+            _("home folders with all files, on all nodes: %(homes)d") % counts,
+            _("templates: %(templates)d; environments: %(environments)d") % counts,
+            _("secrets: %(secrets)d; webhooks: %(webhooks)d; channels: %(channels)d") % counts,
+            _("limits of the team and its members: %(quotas)d") % counts,
+            _("GPU-hours and budget of the team")
             if contents.has_gpu_hours or contents.has_budget
-            else _("GPU-hours and budget: none."),
+            else _("GPU-hours and budget: none"),
         ],
         "stays": [
-            _("Usage and costs in the reports, under the slug %(slug)s.") % {"slug": team.slug_when_deleted},
-            _("The audit log."),
+            _("usage and costs in the reports, under the slug %(slug)s") % {"slug": team.slug_when_deleted},
+            _("the audit log"),
             _("The slug %(slug)s. It can be used again once the home folders are deleted.")
             % {"slug": team.slug},
         ],

@@ -179,7 +179,7 @@ def replace_secret(token: ApiToken, *, expires_at: datetime) -> NewToken:
 
 
 def _new_secret(token: ApiToken) -> str:
-    """Set prefix and digest of a token that the caller saves. Returns the secret."""
+    """Set the prefix and digest of a token that the caller saves. Returns the secret."""
     kind = JOB_TOKEN_PREFIX if token.is_job_token else TOKEN_PREFIX
     secret = kind + secrets.token_urlsafe(32)
     token.prefix, token.digest = secret[: len(kind) + 6], digest_of(secret)

@@ -131,8 +131,8 @@ def _require_open(user: User) -> None:
 def _by_rule(provider: Provider, person: ProviderIdentity) -> tuple[User | None, LinkOrigin | None]:
     """Return an existing account that the settings let this provider link, and how.
 
-    Never an account with site roles, because the operator of the provider would gain them. Raises
-    `SignInRefused`.
+    Raises `SignInRefused`, also for an account with site roles, because the operator of the provider would
+    gain them.
     """
     user: User | None = None
     linked_by: LinkOrigin | None = None

@@ -112,7 +112,7 @@ def _store_test_result(
 
 
 def test_result(request: HttpRequest, provider: Provider) -> dict[str, Any] | None:
-    """Return claims and outcome of the administrator's last test of the provider, or None."""
+    """Return the claims and outcome of the administrator's last test of the provider, or None."""
     stored = request.session.pop("identity_test", None)
     if not isinstance(stored, dict) or stored.get("provider") != provider.id:
         return None

@@ -22,10 +22,11 @@ TEXTS: dict[StrEnum, Text] = {
     IdentityCode.CLAIMS_NOT_VALID: Text(_("The claims are not a JSON object."), _("Enter a JSON object.")),
     IdentityCode.CLAIM_MISSING: Text(
         _("%(provider)s did not send the claim “%(claim)s”."),
-        _("Ask an administrator to add it at the provider."),
+        _("Ask an administrator to configure the provider to send it."),
     ),
     IdentityCode.CLAIM_TOO_LONG: Text(
-        _("The claim “%(claim)s” is too long."), _("Ask an administrator to shorten it at the provider.")
+        _("The claim “%(claim)s” is too long."),
+        _("Ask an administrator to configure the provider to send a shorter value."),
     ),
     IdentityCode.DIRECTORY_NOBODY: Text(
         _("%(provider)s did not return exactly one entry for “%(username)s”."),

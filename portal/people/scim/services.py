@@ -76,8 +76,8 @@ def create_user(*, actor: SystemActor, values: UserValues) -> ScimUser:
 def _adopt_user(actor: SystemActor, user: User, user_name: str) -> ScimUser:
     """Take over an existing account: one that SCIM had removed, or any if the settings permit it.
 
-    Never an account with site roles, because the operator of the provider would gain them. Raises
-    `ScimRefusal`.
+    Raises `ScimRefusal`, also for an account with site roles, because the operator of the provider would
+    gain them.
     """
     user = deactivation.lock_user(user)
     named = {"name": user.username}

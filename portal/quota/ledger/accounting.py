@@ -29,7 +29,7 @@ class Account:
     - `quota`: amount per period; `credit`: manual credit, valid until spent.
     - `spent`: amount used since `period_start_s`.
     - `carry`: fraction of a unit not charged yet, in thousandths.
-    - `unbilled`: usage after the budget was spent and before a late tick.
+    - `unbilled`: usage after the budget was spent.
     """
 
     quota: int
@@ -58,7 +58,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class LedgerAdvance:
-    """The account after some time, the warnings to send, and whether the team's workloads have to stop."""
+    """The account after some time, the warnings to send, and whether running work has spent the budget."""
 
     account: Account
     warnings: tuple[WarningPercent, ...] = ()

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from portal.common import etags
 from portal.common.actors import SYSTEM, SystemActor, label_of
 from portal.common.domain_events import emit
-from portal.common.errors import InvalidInput, NotFound, PortalError
+from portal.common.errors import InvalidInput, NotFound
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_gpu_hours
@@ -30,14 +30,11 @@ from portal.quota.ledger.codes import LedgerCode
 from portal.quota.ledger.models import Budget, EntryKind, LedgerAccount, LedgerEntry, Period
 from portal.quota.limits import policies
 from portal.quota.limits.domain_events import LimitsChanged
-from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import STOPPABLE
 from portal.workspaces.models import Workspace
-from portal.workspaces.stops import StopRule
 
 PERIOD_S = {Period.DAY: 86_400, Period.WEEK: 7 * 86_400, Period.MONTH: 30 * 86_400}
 MAX_AMOUNT = 10**9 * accounting.GPU_HOUR
-HOURS_RULE = StopRule("gpu_hours", "team")
 
 
 def account_of(row: LedgerAccount) -> Account:
@@ -211,10 +208,10 @@ def _tick_one(team_id: UUID, now: datetime) -> None:
     before = account_of(row)
     usage = spending.intervals([row.team_id], row.charged_until).get(row.team_id, [])
     periods = spending.rate_periods(usage, spending.weights(), before.at_s, int(now.timestamp()))
-    account, warnings, running = before, set[WarningPercent](), 0
+    account, warnings = before, set[WarningPercent]()
     for period in periods:
         advance = accounting.tick(account, period.rate, period.end_s, tick_s=settings.BERTH_LEDGER_TICK_S)
-        account, running = advance.account, period.rate
+        account = advance.account
         warnings |= set(advance.warnings)
     refilled = account.period_start_s > before.period_start_s
     store_account(row, account)
@@ -233,8 +230,6 @@ def _tick_one(team_id: UUID, now: datetime) -> None:
             emit(LimitsChanged())
     for warning in sorted(warnings):
         _warn(row, warning)
-    if running and not account.is_funded:
-        stop_unfunded_workspaces(row.team)
 
 
 def _spend(row: LedgerAccount, amount: int, now: datetime) -> None:
@@ -268,7 +263,10 @@ def _warn(row: LedgerAccount, warning: WarningPercent) -> None:
         else _("%(team)s has used %(percent)s %% of its GPU-hours")
     ) % {"team": row.team.name, "percent": warning.value}
     body = (
-        _("Workspaces with GPUs stop. Files are kept. Request more GPU-hours, or wait for the refill.")
+        _(
+            "New workspaces with GPUs cannot start. Running ones get notice and stop, unless a reclaim "
+            "policy lets them continue. Files are kept. Request more GPU-hours, or wait for the refill."
+        )
         if is_spent
         else _("%(hours)s left. Stop workspaces that you do not need, or ask for more hours.")
         % {"hours": left}
@@ -302,28 +300,6 @@ def _gpu_workspaces(team: Team) -> list[Workspace]:
         for workspace in Workspace.objects.filter(team=team, state__in=STOPPABLE).select_related("owner")
         if accounting.burn_rate([workspace.amounts], costs)
     ]
-
-
-def stop_unfunded_workspaces(team: Team) -> int:
-    """Stop the team's workspaces that use GPU-hours. Returns the number of requested stops."""
-    stopped = 0
-    for workspace in _gpu_workspaces(team):
-        try:
-            workspaces.stop(
-                actor=SYSTEM, workspace_id=workspace.pk, cause=Reason(LedgerCode.HOURS_SPENT), rule=HOURS_RULE
-            )
-        except PortalError:
-            # The workspace is already ending.
-            continue
-        stopped += 1
-        events.notify(
-            [workspace.owner],
-            kind="ledger.stopped",
-            title=_("%(workspace)s stops: the team has no GPU-hours left") % {"workspace": workspace.name},
-            body=_("Files are kept. Request more GPU-hours, then start the workspace again."),
-            url=f"/workspaces/{workspace.pk}/",
-        )
-    return stopped
 
 
 def team_deleted(event: TeamDeletion) -> None:

@@ -29,7 +29,7 @@ from portal.quota.limits.selectors import limits
 @require_safe
 @never_cache
 def own_use_page(request: SignedInRequest) -> HttpResponse:
-    """Show the GPU-hours of the user's own workspaces over the last days."""
+    """Show the GPU-hours of the user's own workspaces over the last few days."""
     plot = own_use.plot_of(own_use.own_use(request.user))
     return render(request, "quotas/own_use.html", {"plot": plot})
 

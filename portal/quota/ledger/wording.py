@@ -15,9 +15,6 @@ TEXTS: dict[StrEnum, Text] = {
     LedgerCode.CREDIT_OUT_OF_RANGE: Text(_("Enter up to 1 billion hours to add or remove, but not 0.")),
     LedgerCode.QUOTA_OUT_OF_RANGE: Text(_("Enter 0 to 1 billion hours.")),
     LedgerCode.HOURS_NOT_COUNTED: Text(_NOT_COUNTED, _("Ask an operator to open a ledger for the team.")),
-    LedgerCode.HOURS_SPENT: Text(
-        _("The team has no GPU-hours left."), _("Request more GPU-hours, then start the workspace again.")
-    ),
     LedgerCode.LEDGER_NOT_OPEN: Text(_NOT_COUNTED, _("Open a ledger for the team first.")),
     LedgerCode.NO_BUDGET: Text(_("%(team)s has no budget in money."), _("Ask an operator to set a budget.")),
     LedgerCode.BUDGET_OUT_OF_RANGE: Text(_("Enter an amount from 0 to 10 billion.")),

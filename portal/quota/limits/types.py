@@ -50,7 +50,7 @@ class Team:
 
     - `borrowed_avg`: decayed average of borrowed amounts (`shares.decay_average`).
     - `user_caps`: caps for every member; `member_caps`: caps that override them for one member.
-    - `funded`: False if the ledger is spent.
+    - `funded`: False if its GPU-hours are spent.
     - `reclaim`: whether the team may reclaim from borrowers in its cohort.
     - `member_shares`: whether its members take turns by use. `member_avg` is the decayed average use of each
       (`shares.weighted_use`).

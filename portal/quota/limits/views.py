@@ -58,7 +58,7 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
             done = limits.remove_member_cap(
                 actor=request.user, team=team, user=user, resource=resource, expected=expected
             )
-            text = _("Cap of %(who)s removed.") % {"who": member}
+            text = _("Cap for %(who)s removed.") % {"who": member}
         else:
             amount = parse_amount(request.POST.get("amount", ""), resource, "amount")
             done = limits.set_member_cap(
@@ -69,7 +69,7 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
                 amount=amount,
                 expected=expected,
             )
-            text = _("Cap of %(who)s set to %(amount)s.") % {
+            text = _("Cap for %(who)s set to %(amount)s.") % {
                 "who": member,
                 "amount": format_resource_amount(resource, amount),
             }

@@ -107,8 +107,8 @@ class RequestCard:
             "state": workspace.get_state_display().lower(),
         }
         if self.request.state == RequestState.OPEN:
-            return _("%(template)s on %(flavor)s waits for this request") % params
-        return _("for %(template)s on %(flavor)s, which is %(state)s") % params
+            return _("a workspace (%(template)s on %(flavor)s) waits for this request") % params
+        return _("for a workspace (%(template)s on %(flavor)s), now %(state)s") % params
 
     @property
     def overdue(self) -> bool:

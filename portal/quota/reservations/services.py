@@ -129,9 +129,8 @@ def approve(*, actor: User, reservation_id: UUID, expected: frozenset[str] = eta
     text = _description(reservation)
     _record(actor, reservation, "booked", f"booked {text}", **_audit_data(actor, reservation))
     _refresh_approvals(reservation)
-    _notify(
-        reservation, _("%(username)s booked %(what)s") % {"username": actor.username, "what": text}, actor
-    )
+    title = _("%(username)s approved the reservation: %(what)s") % {"username": actor.username, "what": text}
+    _notify(reservation, title, actor)
     emit(LimitsChanged())
     return reservation
 

@@ -6,7 +6,7 @@ There are two exceptions:
 - A gap between two complete reports is filled if neither the time before it nor the report after it shows
   work, within `MAX_FILL_S` and `MAX_FILL_SHARE`. Counters and stamps cover the gap itself; GPUs are known
   only before and after it. An incomplete report without work is treated as missing.
-- A signal that an app has not reported for `UNMEASURED_S` is ignored while other signals are measured;
+- A signal that an app has not reported for `UNMEASURED_GRACE_S` is ignored while other signals are measured;
   otherwise a broken app would be active forever.
 """
 
@@ -43,7 +43,7 @@ MAX_FILL_S = 600.0
 """Maximum length in seconds of a gap that counts as idle."""
 MAX_FILL_SHARE = 0.2
 """Maximum share of filled gaps in an idle time. Above it, the clock restarts."""
-UNMEASURED_S = 1800.0
+UNMEASURED_GRACE_S = 1800.0
 """Seconds for which an app's unmeasured signals count as active."""
 
 
@@ -270,7 +270,7 @@ def signals_of(report: AgentReport, before: AgentReport) -> tuple[Signal, ...]:
     """Return all signals that the workspace can report."""
     signals = [signal for read in SIGNALS if (signal := read(report, before)) is not None]
     since_s = report.unmeasured_since_s
-    if since_s is None or report.at_s - since_s < UNMEASURED_S:
+    if since_s is None or report.at_s - since_s < UNMEASURED_GRACE_S:
         return tuple(signals)
     if any(signal.value is None for signal in signals if signal.kind not in BY_APP):
         return tuple(signals)

@@ -13,7 +13,7 @@ from portal.reclaim.engine.replay import Period, RecordedRun
 class KeptReason(StrEnum):
     """Why idle GPUs stayed with a workspace. Values are in REST."""
 
-    KEPT = "kept"
+    KEPT_BY_USER = "kept"
     """A user had kept the workspace."""
     OTHER_WORK = "other_work"
     """The GPUs were idle, but other signals were active."""
@@ -44,7 +44,7 @@ def _boundaries_in(periods: Iterable[Period], begin_s: float, end_s: float) -> I
 
 def _reason(past: RecordedRun, policy: Policy, at_s: float, *, limited: bool) -> KeptReason:
     if _covers(past.kept, at_s):
-        return KeptReason.KEPT
+        return KeptReason.KEPT_BY_USER
     if not _covers(past.idle, at_s) and not policy.gpu_idle_s:
         return KeptReason.OTHER_WORK
     return KeptReason.BELOW_LIMIT if limited else KeptReason.NO_LIMIT

@@ -1,4 +1,4 @@
-"""The pace of a workspace's work, by its own metrics, compared with the best elsewhere. Pure.
+"""The pace of a workspace by its own metrics, compared between placements. Pure.
 
 Rates are compared for the same metric of the same workspace with equal amounts. Rates are averages over 10
 minutes, so a single slow minute does not matter, and work counts as slow only after `SLOW_FOR_S`.

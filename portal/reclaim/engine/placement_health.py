@@ -191,7 +191,10 @@ def _is_saturated(view: DeviceView) -> bool:
 
 
 def is_throttled(view: DeviceView) -> bool:
-    """Return whether heat or hardware throttled the device. Only then is the best clock needed."""
+    """Return whether heat or hardware slowed the device for a significant part of the time.
+
+    Callers need `best_clock_mhz` only in that case.
+    """
     watched = view.watched_s or 0
     return watched >= MIN_MEASURED_S and 100 * (view.throttled_s or 0) >= SLOWED_PCT * watched
 

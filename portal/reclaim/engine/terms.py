@@ -117,6 +117,7 @@ def merge(layers: Iterable[Terms], *, accelerated: bool) -> Effective:
         "idle_s": sources.get(idle, ()),
         "gpu_idle_s": sources.get("gpu_unused_s", ()) if accelerated else (),
         "release_s": sources.get("release_s", ()) if accelerated else (),
-        **{name: sources.get(name, ()) for name in ("longest_s", "notice_s", "weeks", "stop_when_spent")},
+        "stop_when_spent": sources.get("stop_when_spent", ()) if accelerated else (),
+        **{name: sources.get(name, ()) for name in ("longest_s", "notice_s", "weeks")},
     }
     return Effective(policy, {name: value for name, value in renamed.items() if value})

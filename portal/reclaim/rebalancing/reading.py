@@ -1,7 +1,7 @@
 """Reads the input of rebalancing with a constant number of queries.
 
-Reads samples of the last 10 minutes, allocations, the last activity, and the moves of the last days, which
-cool-down times limit to a few.
+Reads samples of the last 10 minutes, allocations, the last activity, and the moves of the last few days.
+Cool-down times keep their number small.
 """
 
 from __future__ import annotations
@@ -444,6 +444,6 @@ def past_moves(since: datetime) -> list[PastMove]:
 
 
 def device_names(uuids: Sequence[str]) -> dict[str, tuple[str, int]]:
-    """Return model and index of devices, for display."""
+    """Return the model and index of devices, for display."""
     rows = Device.objects.filter(uuid__in=uuids).values_list("uuid", "model", "index")
     return {uuid: (model, index) for uuid, model, index in rows}

@@ -70,7 +70,11 @@ class _Decision:
     )  # fmt: skip
 
     def __init__(self, state: CycleState, now_s: int) -> None:
-        """Take the snapshot: order overdue requests, end nominations and find victims of reservations."""
+        """Prepare the cycle.
+
+        Moves overdue requests to the front, ends stale nominations, and finds workloads that occupy reserved
+        capacity.
+        """
         self._state, self._now_s = state, now_s
         self._policy, self._usage, self._pending = state.policy, state.usage, state.pending
         self._placer = state.placer

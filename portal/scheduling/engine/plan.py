@@ -216,7 +216,7 @@ class Plan:
     def eta_if_impossible(self, workload: Workload) -> Eta | None:
         """Return the ETA of a request that could never start under the limits, else None."""
         never = self._usage.permanent_shortfall(workload)
-        if never is None and not self._usage.teams[workload.team].funded:
+        if never is None and self._usage.lacks_gpu_hours(workload):
             never = (Rule.LEDGER, "")
         return Eta(None, Reason(WaitBasis.LIMIT_MUST_CHANGE, {"rule": never[0].value})) if never else None
 

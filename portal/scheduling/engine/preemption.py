@@ -361,7 +361,7 @@ class _Search:
         return share
 
     def _imbalance_lasts(self, other: Running) -> bool:
-        """Return whether the imbalance between borrowers also exists in the average of the last days."""
+        """Return whether the imbalance between borrowers also exists in the average of the last few days."""
         mine, theirs = _below_common(self._own, self.usage.tree.teams[other.workload.team])
         my_avg, their_avg = _averages(self.usage, mine), _averages(self.usage, theirs)
         return dominant_share(mine, my_avg) <= dominant_share(theirs, their_avg)

@@ -214,10 +214,16 @@ class Usage:
         """Return the delay in ms for `parts` fair shares (unit: `SHARE_ONE`) of lent capacity."""
         return parts * self._share_delay_s * 1000 // SHARE_ONE
 
+    def lacks_gpu_hours(self, workload: Workload) -> bool:
+        """Return whether the workload needs accelerators and its team's GPU-hours are spent."""
+        return not self.teams[workload.team].funded and any(
+            amount and resource.startswith(("gpu:", "mig:")) for resource, amount in workload.amounts.items()
+        )
+
     def shortfall(self, workload: Workload, at_s: int, *, booked: bool = True) -> Shortfall | None:
         """Return the first rule that keeps the workload from starting at `at_s`, or None if it fits."""
         team = self.teams[workload.team]
-        if not team.funded:
+        if self.lacks_gpu_hours(workload):
             return (Rule.LEDGER, "")
         for resource, cap in team.caps_of(workload.user).items():
             amount = workload.amounts.get(resource, 0)

@@ -84,7 +84,7 @@ def refusal(scheduler: Scheduler, request: Workload) -> tuple[Outcome, Shortfall
     if never is not None:
         refused = never[0] in (Rule.CAPACITY, Rule.SITE_LIMIT)
         return (Outcome.IMPOSSIBLE if refused else Outcome.NEEDS_APPROVAL), never
-    if not scheduler.usage.teams[request.team].funded:
+    if scheduler.usage.lacks_gpu_hours(request):
         return Outcome.NEEDS_APPROVAL, (Rule.LEDGER, "")
     return None
 

@@ -123,7 +123,6 @@ _PREDICATES = frozenset(
         PlacementCode.NODE_LACKS_PROGRAM,
         PlacementCode.MODEL_MISSING,
         PlacementCode.ONLY_AS_MIG,
-        PlacementCode.DEVICE_MEMORY_SHORT,
         PlacementCode.MIG_PROFILE_MISSING,
     }
 )
@@ -175,7 +174,7 @@ TEXTS: dict[StrEnum, Text] = {
     PlacementCode.MODEL_MISSING: Text(_("has no %(label)s"), prepare=_devices),
     PlacementCode.ONLY_AS_MIG: Text(_("has %(label)s only as MIG instances"), prepare=_devices),
     PlacementCode.DEVICE_MEMORY_SHORT: Text(
-        _("has %(label)s with at most %(largest)s GiB, needs %(needed)s"), prepare=_device_memory
+        _("the largest %(label)s has %(largest)s GiB; the request needs %(needed)s"), prepare=_device_memory
     ),
     PlacementCode.DEVICES_SHORT: Text(
         _("%(free)s of %(total)s × %(label)s free, needs %(needed)s on one node%(out)s"), prepare=_devices

@@ -10,7 +10,7 @@ from portal.common.reasons.wording import Text
 from portal.scheduling.engine.model import PreemptionCode
 
 TEXTS: dict[StrEnum, Text] = {
-    PreemptionCode.IN_TEAM: Text(_("a request of its team with higher priority needs the capacity")),
+    PreemptionCode.IN_TEAM: Text(_("a higher-priority request from the same team needs the capacity")),
     PreemptionCode.RECLAIM: Text(_("the team that lent the quota needs it back")),
     PreemptionCode.FAIR_SHARE: Text(_("another team that has borrowed less needs capacity")),
     PreemptionCode.RESERVATION_BEGUN: Text(_("its capacity is now reserved for another team")),

@@ -320,8 +320,8 @@ class TemplateForm(EntryForm):
         choices=[("", _("Any")), *((capability, capability) for capability in COMPUTE_CAPABILITIES)],
     )
     work_lost = forms.ChoiceField(label=_("Work is lost at preemption"), choices=WorkLost.choices)
-    start_timeout_s = _integer(_("Seconds to start"), 5, MAX_TIMEOUT_S)
-    stop_timeout_s = _integer(_("Seconds to stop"), 0, 300)
+    start_timeout_s = _integer(_("Start timeout"), 5, MAX_TIMEOUT_S, _("In seconds."))
+    stop_timeout_s = _integer(_("Stop timeout"), 0, 300, _("In seconds."))
     install_hint = _text(_("If the program is missing"), 200, _("Instructions for the operator."))
     service_workers = forms.BooleanField(
         label=_("Allow service workers"),

@@ -96,7 +96,7 @@ class AccessRules:
         self.memory = Memory(redis, PREFIXES, on_change=self._changed)
         if passes is not None:
             folder, key, shared = passes
-            self.passes = Passes(folder, key, self.memory.fresh, shared=shared)
+            self.passes = Passes(folder, key, self.memory.is_fresh, shared=shared)
         self._resolve = resolve
         self._bearers = BearerTokens(authorize_bearer, self.memory)
         self._kept_alive: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -196,7 +196,7 @@ class AccessRules:
         if not credential or not view.socket or view.gateway:
             return
         name = view.external_name
-        if self.passes.has(name, credential) or not await self.memory.fresh():
+        if self.passes.has(name, credential) or not await self.memory.is_fresh():
             return
         # No await from here on, so that memory cannot change in between.
         basis = self._pass_from_memory(name, client)
@@ -249,7 +249,7 @@ class AccessRules:
                 # The pass expires, and the next request reports the error.
                 log.debug("could not look up token again: %s", type(error).__name__)
                 return
-            if not await self.memory.fresh():
+            if not await self.memory.is_fresh():
                 return
             # No await from here on, so that memory cannot change in between.
             basis = self._pass_from_memory(name, client)
@@ -301,7 +301,7 @@ class AccessRules:
         keys = [tickets.session_key(cookie) for cookie in cookies]
         cache_keys = [workspace_views.key(name), *keys]
         self.memory.start()
-        entries = [self.memory.get(key) for key in cache_keys] if await self.memory.fresh() else [None]
+        entries = [self.memory.get(key) for key in cache_keys] if await self.memory.is_fresh() else [None]
         if None in entries:
             entries = await self._ask(cache_keys)
         view = entries[0][0] if entries[0] is not None else None

@@ -4,7 +4,7 @@ A separate connection tracks all keys of some prefixes (`CLIENT TRACKING` in bro
 notifies it when a key is changed, expires or is evicted, and this process drops the value. Repeated requests
 therefore need no round trip. A revoked right takes effect with the write that revokes it: Redis sends the
 notification before it answers the writer, and this process answers nothing from memory while a notification
-is unread (`fresh`).
+is unread (`is_fresh`).
 
 Without that connection nothing is cached, and every request reads from Redis.
 """
@@ -80,7 +80,7 @@ class Memory:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def fresh(self) -> bool:
+    async def is_fresh(self) -> bool:
         """Return whether the cached values are current, because no change notification is unread.
 
         The result is valid until the caller awaits.

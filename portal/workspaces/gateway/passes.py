@@ -65,7 +65,7 @@ class _ValidPass:
 class Passes:
     """The passes of this process, in a folder below `folder/key`.
 
-    Not thread-safe: use it from one event loop. `fresh` returns whether all changes reported by Redis are
+    Not thread-safe: use it from one event loop. `is_fresh` returns whether all changes reported by Redis are
     processed. With `shared`, the group of this process can read them, for a front door that runs as a
     separate user (docs/adr/0076-door-account.md).
     """
@@ -74,14 +74,14 @@ class Passes:
         self,
         folder: Path,
         key: str,
-        fresh: Callable[[], Awaitable[bool]],
+        is_fresh: Callable[[], Awaitable[bool]],
         *,
         shared: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._folder = folder
         self._key = key
-        self._fresh = fresh
+        self._is_fresh = is_fresh
         self._mode = _SHARED if shared else _PRIVATE
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
@@ -115,7 +115,7 @@ class Passes:
     def add(self, new: Pass, *, for_s: float) -> None:
         """Create a pass for `for_s` seconds, at most `LONGEST_S`.
 
-        Do not await between the reads of `fresh` and memory and this call.
+        Do not await between the reads of `is_fresh` and memory and this call.
         """
         place = (new.workspace, new.credential)
         full = len(self._passes) >= MAX_HELD or self._of_workspace[new.workspace] >= MAX_PER_WORKSPACE
@@ -196,7 +196,7 @@ class Passes:
                 if not self.available:
                     self._open()
                 self._wake_up.clear()
-                if not await self._fresh() or not self.available:
+                if not await self._is_fresh() or not self.available:
                     await asyncio.sleep(RETRY_S)
                     continue
                 self._beat()

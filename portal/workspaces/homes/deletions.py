@@ -96,7 +96,7 @@ def _homes_of(user: User) -> list[dict[str, Any]]:
 
 
 def homes_of_team(team: Team) -> set[tuple[UUID, UUID]]:
-    """Return owner and node of each home and archive in the team; empty for a deleted team.
+    """Return the owner and node of each home and archive in the team; empty for a deleted team.
 
     Omits removed nodes.
     """

@@ -187,7 +187,7 @@ def _stop_growth(row: HomeUsage, now: datetime, grace: timedelta | None) -> None
 
 
 def amounts(row: HomeUsage) -> str:
-    """Return usage and limit as text, in bytes or, if the number of files is the problem, in files."""
+    """Return the usage and limit as text, in bytes or, if the number of files is the problem, in files."""
     if _files_fill(row):
         return _("%(used)s of %(limit)s files") % {
             "used": format_number(row.files),

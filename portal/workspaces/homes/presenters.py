@@ -210,7 +210,7 @@ def remove_question(losses: RemovalLosses) -> dict[str, Any]:
         "note": _("For the audit log."),
         "typed": machine.name if losses.any else "",
     }
-    if losses.home_count:
+    if losses.archived:
         question["stays"].append(_archived(losses))
     if machine.state == MachineState.ACTIVE:
         question["refusals"] = [
@@ -236,6 +236,8 @@ def _loss_lines(losses: RemovalLosses) -> list[str]:
             losses.home_count,
         )
         lines.append(line % _names_with_count(losses.homes, losses.home_count))
+        if not losses.archived:
+            lines.append(_("the only copies of these home folders: they have no archive on another machine"))
     if losses.archive_count:
         line = ngettext(
             "access to %(count)d archive of a home folder",
@@ -255,8 +257,6 @@ def _loss_lines(losses: RemovalLosses) -> list[str]:
 
 def _archived(losses: RemovalLosses) -> str:
     """Return a line about the homes that have an archive on another machine."""
-    if not losses.archived:
-        return _("no archives of these home folders on other machines")
     line = ngettext(
         "archives of %(count)d home folder on other machines: %(names)s",
         "archives of %(count)d home folders on other machines: %(names)s",

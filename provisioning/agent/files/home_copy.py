@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 SPACE_CHECK_BYTES = 16 << 20
-LATER = -1
+LINK_LATER = -1
 _WRITE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -110,7 +110,7 @@ class HomeWriter:
     def create_entry(self, entry: dict[str, Any]) -> int | None:
         """Create an entry without content; return the offset from which a file is still needed, or None.
 
-        Returns `LATER` for a further hard link of a file that is not complete yet.
+        Returns `LINK_LATER` for a further hard link of a file that is not complete yet.
         """
         kind = entry["t"]
         if kind == "d":
@@ -144,7 +144,7 @@ class HomeWriter:
         info = _lstat(folder, name)
         first = self.first.setdefault(entry["i"], path) if isinstance(entry.get("i"), str) else path
         if first != path:
-            return None if self._link_to_first(first, folder, name, info) else LATER
+            return None if self._link_to_first(first, folder, name, info) else LINK_LATER
         if info is None or not stat.S_ISREG(info.st_mode):
             return 0
         if info.st_size == size and info.st_mtime_ns == entry.get("mt"):
@@ -207,7 +207,7 @@ class HomeWriter:
         remove(self.folder(names[:-1]), names[-1])
 
     def finish_folder(self, entry: dict[str, Any]) -> None:
-        """Set mode and time of a folder whose contents are final."""
+        """Set the mode and time of a folder whose contents are final."""
         names = stream.names_of(_text(entry, "p"))
         apply_metadata(self.folder(names), entry)
         self.close()

@@ -107,7 +107,7 @@ class Receiver:
         return {"need": "nothing", **self.progress()}
 
     def progress(self) -> dict[str, int]:
-        """Return bytes and entries that have arrived and their totals; totals are 0 until known."""
+        """Return the bytes and entries that have arrived and their totals; totals are 0 until known."""
         prepared = self.prepared
         return {
             "bytes": self.done + self.ahead,
@@ -164,7 +164,7 @@ class Receiver:
         self.writer.close()
 
     def _collect_wants(self, until: float) -> tuple[list[list[Any]], bool]:
-        """Return paths and offsets of up to `BATCH` files to request; create folders and links.
+        """Return the paths and offsets of up to `BATCH` files to request; create folders and links.
 
         The second value is False if `until` was reached before the end of the manifest or a full batch.
         """
@@ -176,7 +176,7 @@ class Receiver:
             if offset is not None:
                 self.ahead += max(0, offset)
                 length += len(entry["p"])
-                if offset != copying.LATER:
+                if offset != copying.LINK_LATER:
                     wants.append([entry["p"], offset])
                 if len(wants) >= BATCH or length > MAX_WANTS:
                     break

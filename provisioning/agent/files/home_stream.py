@@ -181,7 +181,7 @@ def open_regular(folder: int, name: bytes) -> int:
 
 
 def blocks(file: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield offset and data of whole blocks that are not all zeros. Holes are not read."""
+    """Yield the offset and data of whole blocks that are not all zeros. Holes are not read."""
     place = start - start % BLOCK
     while place < end:
         try:

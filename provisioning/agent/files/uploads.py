@@ -101,7 +101,7 @@ class MultipartForm:
         self.buffer = b"\r\n"  # makes the first boundary look like the others
 
     def files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
-        """Yield name and content of each file; read the content to its end before the next file."""
+        """Yield the name and content of each file; read the content to its end before the next file."""
         for _ in self._read_part():
             pass
         for _ in range(MAX_FILES):

@@ -135,7 +135,7 @@ def code_of(text: str) -> str:
 
 
 def destination(url: str) -> tuple[str, int]:
-    """Return host and port of a Git URL, which may be like `git@host:path`."""
+    """Return the host and port of a Git URL, which may be like `git@host:path`."""
     from urllib.parse import urlsplit
 
     if "://" not in url:

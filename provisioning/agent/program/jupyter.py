@@ -19,7 +19,7 @@ TRANSITION_S = 120.0  # how long a kernel may start or restart without a message
 
 
 def jupyter_activity(port: int, token: str) -> dict[str, Any]:
-    """Return kernels and terminals as reported by Jupyter Server; None for each that is unavailable."""
+    """Return the kernels and terminals as reported by Jupyter Server; None for each that is unavailable."""
     result: dict[str, Any] = {"kernels": None, "terminals": None}
     for name, path in (("kernels", "/api/kernels"), ("terminals", "/api/terminals")):
         try:

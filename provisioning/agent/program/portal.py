@@ -21,12 +21,12 @@ class Portal:
         url = config["agent_url"].rstrip("/")
         self.base = url + (":" if url.startswith("unix:") else "") + "/agent/v1/"
 
-    def post(self, name: str, body: Config, timeout_s: float = 10.0) -> tuple[int, Any]:
-        """Return status and answer of a request to the portal; status 0 if it cannot be reached."""
+    def post(self, endpoint: str, body: Config, timeout_s: float = 10.0) -> tuple[int, Any]:
+        """Return the status and answer of a request; status 0 if the portal cannot be reached."""
         # Imported here: the first call is usually made by a thread while the app starts.
         from .http_json import http_json
 
         try:
-            return http_json("POST", self.base + name, self.token, {**body, **self.start}, timeout_s)
+            return http_json("POST", self.base + endpoint, self.token, {**body, **self.start}, timeout_s)
         except OSError:
             return 0, None

@@ -122,7 +122,7 @@ def _observe_dead(
 
 
 def _explain(folder: WorkspaceDir, record: StartRecord, agent: AgentState | None) -> tuple[str, str]:
-    """Return code and message of a failure."""
+    """Return the code and message of a failure."""
     launched = folder.launched()
     if launched is not None and launched.boot_id != processes.boot_id():
         return "host_restarted", "This machine was restarted. Start the workspace again."

@@ -50,11 +50,11 @@ class SuspendProblem(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Suspension:
-    """A suspension in progress, on disk. `settled`: it is complete."""
+    """A suspension in progress, on disk."""
 
     boot_id: str
     generation: int
-    settled: bool
+    is_complete: bool
     gpus: tuple[str, ...]
     held_bytes: int
 
@@ -111,7 +111,7 @@ class Suspender:
                 )
             memory_bytes = room.held_bytes(snapshot.before, pids)
             gpus = tuple(snapshot.before.used_by(pids))
-            self._save_suspension(folder, gpus, memory_bytes, settled=False)
+            self._save_suspension(folder, gpus, memory_bytes, is_complete=False)
             return self._suspend(folder, gpus, memory_bytes, on_progress)
 
     def resume(self, name: str, *, on_progress: ProgressCallback = _ignore_progress) -> SuspendReport:
@@ -134,11 +134,11 @@ class Suspender:
         for name in state.names(self.base):
             folder = WorkspaceDir(self.base, name)
             suspension = load(folder)
-            if suspension is None or suspension.settled or folder.operation_held():
+            if suspension is None or suspension.is_complete or folder.operation_held():
                 continue
             with contextlib.suppress(Busy), folder.operation():
                 suspension = load(folder)
-                if suspension is not None and not suspension.settled:
+                if suspension is not None and not suspension.is_complete:
                     reports.append(self._resume(folder, _ignore_progress))
         return tuple(reports)
 
@@ -214,7 +214,7 @@ class Suspender:
                 continue
             if not self._is_off_gpus(folder, newer.before):
                 return self._roll_back(folder, pids, SuspendProblem.STILL_THERE, gpus, memory_bytes)
-            self._save_suspension(folder, gpus, memory_bytes, settled=True)
+            self._save_suspension(folder, gpus, memory_bytes, is_complete=True)
             return SuspendReport(
                 TargetState.SUSPENDED, gpus=gpus, held_bytes=memory_bytes, states=outcome.states
             )
@@ -240,7 +240,7 @@ class Suspender:
         if not pids:
             folder.suspended_file.unlink(missing_ok=True)
             return SuspendReport(TargetState.RUNNING, gpus=gpus)
-        self._save_suspension(folder, gpus, memory_bytes, settled=False)
+        self._save_suspension(folder, gpus, memory_bytes, is_complete=False)
         return self._report(
             folder,
             drive_processes(pids, TargetState.RUNNING, memory_bytes=memory_bytes, on_call=on_progress),
@@ -257,7 +257,7 @@ class Suspender:
             # It never began, so nothing changed; the next call retries.
             return SuspendReport(None, SuspendProblem.REFUSED, answer.failure, memory_bytes, gpus)
         if outcome.end is TargetState.SUSPENDED:
-            self._save_suspension(folder, gpus, memory_bytes, settled=True)
+            self._save_suspension(folder, gpus, memory_bytes, is_complete=True)
         elif not set(outcome.states.values()) & HELD_UP:
             # All processes that can run do, so nothing is left to resume, even if one is lost.
             folder.suspended_file.unlink(missing_ok=True)
@@ -269,11 +269,11 @@ class Suspender:
         return after.is_complete and not after.used_by(self._processes(folder))
 
     def _save_suspension(
-        self, folder: WorkspaceDir, gpus: tuple[str, ...], memory_bytes: int, *, settled: bool
+        self, folder: WorkspaceDir, gpus: tuple[str, ...], memory_bytes: int, *, is_complete: bool
     ) -> None:
         record = folder.record()
         generation = record.generation if record else 0
-        suspension = Suspension(processes.boot_id(), generation, settled, gpus, memory_bytes)
+        suspension = Suspension(processes.boot_id(), generation, is_complete, gpus, memory_bytes)
         write_atomically(folder.suspended_file, json.dumps(asdict(suspension)).encode())
 
     def _processes(self, folder: WorkspaceDir) -> frozenset[int]:

@@ -363,7 +363,7 @@ class SimulatedDriver(Driver):
         return replace(node, devices=tuple(devices))
 
     def _place(self, book: rows.PoolRows, uuid: str) -> tuple[tuple[str, int] | None, int]:
-        """Return node and index of a GPU, or of an instance's parent, and the device's memory."""
+        """Return the node and index of a GPU, or of an instance's parent, and the device's memory."""
         gpu_and_instance = mig.find(book.connection, self.pool.slug, self.topology, uuid)
         if gpu_and_instance is not None:
             gpu, instance = gpu_and_instance

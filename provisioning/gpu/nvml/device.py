@@ -115,7 +115,7 @@ class Device:
         return int(info.profileId), int(info.placement.start), int(info.placement.size)
 
     def mig_profile(self, place: int) -> tuple[Any, str] | None:
-        """Return information and name of the profile at index `place` of NVML's list, or None."""
+        """Return the information and name of the profile at index `place` of NVML's list, or None."""
         info = query_optional("nvmlDeviceGetGpuInstanceProfileInfo", self.handle, place)
         if info is not None:
             return info, text(info.name).removeprefix("MIG ")

@@ -244,7 +244,7 @@ def test_process_locked_by_a_killed_command_resumes(driver: FakeDriver, run: Cal
     report = one.suspending.suspend(one.name)
     assert problem(report) == (None, SuspendProblem.REFUSED)
     kept = suspending.load(one.folder)
-    assert kept is not None and not kept.settled
+    assert kept is not None and not kept.is_complete
     driver.mend()
     with one.folder.operation():
         # Another command is running: it is not disturbed.

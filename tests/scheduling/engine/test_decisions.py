@@ -61,6 +61,7 @@ def test_request_above_capacity_is_impossible_and_above_quota_needs_approval():
     assert (verdict.blocker.wanted, verdict.blocker.limit, verdict.blocker.resource) == (3000, 2000, GPU)
     unfunded = replace(site(), teams=(TEAMS[0], replace(TEAMS[1], funded=False)))
     assert decide(unfunded, ask("n", 1)).blocker.rule is Rule.LEDGER
+    assert decide(unfunded, ask("n", 0)).outcome is Outcome.FITS_NOW
 
 
 def test_member_cap_delays_only_that_member():

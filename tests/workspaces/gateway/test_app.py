@@ -51,7 +51,7 @@ async def cookie(redis: Redis, redis_async: AsyncRedis) -> tuple[str, str]:
 
 
 def code(answer: httpx.Response) -> tuple[int, str]:
-    """Return status and code of a refusal, which has a message for an open tab."""
+    """Return the status and code of a refusal, which has a message for an open tab."""
     body = answer.json()
     assert body["message"].endswith((".", "/"))
     return answer.status_code, body["code"]

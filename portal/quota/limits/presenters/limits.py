@@ -15,7 +15,7 @@ MAX_BARS = 3
 
 @dataclass(frozen=True, slots=True)
 class TeamQuota:
-    """A team with its most important bars. Only its own page shows the `more` others."""
+    """A team with its most important bars. `more` is the number of others, shown only on its own page."""
 
     team: Team
     bars: list[QuotaUsage]

@@ -58,9 +58,9 @@ SOURCE_TEXTS: dict[str, tuple[ItemKind, Promise]] = {
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """GPUs and MIG instances now and, once there is a sample, over the last days.
+    """GPUs and MIG instances now and, once there is a sample, over the last few days.
 
-    `simulated` is set if the site has no real GPUs.
+    `simulated`: whether the GPUs counted are simulated, because the site has no real ones.
     """
 
     states: StateCounts

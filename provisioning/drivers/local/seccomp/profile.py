@@ -80,7 +80,7 @@ def rules(machine: Architecture, release: str) -> FilterRules:
 
 
 def version(release: str) -> tuple[int, int]:
-    """Return major and minor version of a kernel release. Raises `ValueError`."""
+    """Return the major and minor version of a kernel release. Raises `ValueError`."""
     match = re.match(r"(\d+)\.(\d+)", release)
     if match is None:
         raise ValueError(f"“{release}” is not a kernel version")

@@ -182,7 +182,7 @@ class Tally:
 
 
 def rate_of(name: str, values: list[float]) -> dict[str, float]:
-    """Return median and median absolute deviation."""
+    """Return the median and median absolute deviation."""
     middle = statistics.median(values)
     spread = statistics.median(abs(v - middle) for v in values)
     return {name: round(middle, 3), f"{name}_mad": round(spread, 3)}

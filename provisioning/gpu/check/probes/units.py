@@ -53,7 +53,7 @@ class _Blocks:
 
 
 def _planted(bench: Bench, words: int) -> tuple[int, int]:
-    """Return index and bit of a canary."""
+    """Return the index and bit of a canary."""
     return bench.seed % words, bench.seed // words % 64
 
 

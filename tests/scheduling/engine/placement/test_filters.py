@@ -114,7 +114,7 @@ CASES = [
         node("a", gpu("x", model=A10)),
         wants(1, memory_mib=40_960),
         PlacementCode.DEVICE_MEMORY_SHORT,
-        "has accelerator with at most 23.4 GiB, needs 40",
+        "the largest accelerator has 23.4 GiB; the request needs 40",
     ),
     (
         "share of memory",
