@@ -14,6 +14,7 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 
 from portal.common.errors import PortalError, StateConflict
 from portal.common.idempotency import KeyUse, digest_of
@@ -126,7 +127,7 @@ def cancel(*, actor: User, workspace_id: UUID) -> Workspace:
     # The stop of a move holds the same lock: either it finds no notice, or this finds the move begun.
     row = lock_workspace(workspace_id)
     if require_pending(row):
-        moves.cancel(row, actor=actor, reason="an operator cancelled the move")
+        moves.cancel(row, actor=actor, reason=gettext_noop("an operator cancelled the move"))
         # Other requests may have counted on this capacity.
         hints.request_cycle()
     return row
