@@ -86,6 +86,11 @@ class MemberRow:
     membership: Membership
     uses: list[MemberUse]
 
+    @property
+    def in_use(self) -> bool:
+        """Whether the member uses anything; a cap alone is listed with 0."""
+        return any(use.used for use in self.uses)
+
 
 def quota_of(actor: User, team: Team, memberships: Iterable[Membership]) -> dict[str, Any]:
     """Return the context of the page's quota parts."""
