@@ -219,7 +219,8 @@ def test_decision_updates_the_counters_of_the_page(bob, alice, petra, team, eigh
         (first, "1 request is waiting for you.", '><span class="badge plain wait">1<'),
         (second, "No requests are waiting for you.", ">\n</span>"),
     ):
-        part = client.post(f"/quotas/requests/{made.pk}/decide/", {"decision": "approve"}, headers=HTMX)
+        decision = {"decision": "approve", "next": "inbox"}
+        part = client.post(f"/quotas/requests/{made.pk}/decide/", decision, headers=HTMX)
         body = part.content.decode()
         assert f'<span hx-swap-oob="innerHTML:#waiting">{left}' in body
         assert f'<span hx-swap-oob="innerHTML:#to-decide"{badge}' in body
