@@ -384,7 +384,9 @@ def test_denial_without_a_note_is_refused_and_keeps_the_form(bob, petra, team, e
     client.post(url, {"decision": "deny", "note": "Use A100", "next": "inbox"})
     made.refresh_from_db()
     assert made.state == RequestState.DENIED
-    assert "“Use A100”" in text_of(client.get("/quotas/approvals/"))
+    page = client.get("/quotas/approvals/")
+    assert "“Use A100”" in text_of(page)
+    assert "hx-swap-oob" not in page.content.decode(), "counters of a fragment are in the page"
     own = as_user(bob).get(f"/quotas/requests/{made.pk}/").content.decode()
     assert "resource=gpu%3Ah100&amp;amount=1000" in own
 

@@ -318,7 +318,7 @@ def _render_decision(request: SignedInRequest, request_id: UUID, problem: str) -
         context = {
             "item": item,
             "waiting": selectors.open_count(request.user),
-            "decided": True,
+            "just_decided": True,
             "alone": not in_inbox,
             "own": quota_request.requester_id == request.user.pk,
             "events": () if in_inbox else selectors.history_of(quota_request)[:HISTORY],
