@@ -48,7 +48,7 @@ def plans(workspaces: int) -> list[Plan]:
     return [
         Plan("First notebook", "ben", steps.first_notebook, 2, DESKTOP),
         Plan("Administrator's first hour", "admin", steps.first_hour, 40, DESKTOP),
-        Plan("Team owner", "ada", steps.team_owner, 12, DESKTOP),
+        Plan("Team owner", "ada", steps.team_owner, 12, DESKTOP, site.add_person),
         Plan("Approver on a phone", "ben", steps.approver, 4, PHONE, site.request_more),
         Plan("Operator of 320 GPUs", "admin", steps.operator, 12, DESKTOP, fleet),
     ]

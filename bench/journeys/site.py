@@ -15,12 +15,22 @@ MAKE_APPROVER = """
 from portal.people.accounts.models import User
 User.objects.filter(username="ben").update(is_approver=True)
 """
+ADD_PERSON = """
+from portal.people.accounts.models import User
+if not User.objects.filter(email="mia@example.org").exists():
+    User.objects.create_user("mia", email="mia@example.org", email_confirmed=True)
+"""
 NOTE, DRAINED_FOR = "Training for the paper", "New power supply"
 
 
 def administrator(berth: Berth) -> Api:
     """Return the REST API as the administrator."""
     return Api(berth, berth.manage("create_token", "admin", "--name", "journeys"))
+
+
+def add_person(berth: Berth) -> None:
+    """Create the account that the team owner invites, unless an earlier journey did."""
+    berth.run("manage.py", "shell", "-c", ADD_PERSON)
 
 
 def request_more(berth: Berth) -> None:

@@ -18,6 +18,8 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import PortalError
@@ -319,8 +321,9 @@ def _preempt(snapshot: ClusterSnapshot, victims: Sequence[model.Victim]) -> list
         events.notify(
             [row.owner],
             kind="workspace.preempting",
-            title=f"{row.name} is being preempted and stops at {format_clock(preempt_at, snapshot.now)}",
-            body=f"{reason.capitalize()}. Files are kept, and the workspace is queued again.",
+            title=_("%(name)s is being preempted and stops at %(time)s")
+            % {"name": row.name, "time": format_clock(preempt_at, snapshot.now)},
+            body=_("%(why)s. Files are kept, and the workspace is queued again.") % {"why": capfirst(reason)},
             url=f"/workspaces/{row.pk}/",
         )
         preempted.append(row.pk)
@@ -375,7 +378,7 @@ def _cancel_preemptions(snapshot: ClusterSnapshot) -> None:
     for notice in notices.select_related("workspace__owner", "workspace__team"):
         if notice.preempted_by in snapshot.pending_workloads:
             continue
-        deleted, _ = Preemption.objects.filter(pk=notice.pk, preempt_at=notice.preempt_at).delete()
+        deleted = Preemption.objects.filter(pk=notice.pk, preempt_at=notice.preempt_at).delete()[0]
         if deleted:
             snapshot_feed.workloads([notice.pk])
             events.record(

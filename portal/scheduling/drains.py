@@ -18,6 +18,8 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop, ngettext
 
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.errors import NotFound, StateConflict
@@ -67,12 +69,21 @@ class Drain:
     def __str__(self) -> str:
         """Return the result as a sentence for the operator."""
         if self.done:
-            return f"{self.name} is cordoned, and nothing runs there."
-        count_text = "1 workspace is" if self.left == 1 else f"{self.left} workspaces are"
+            return _("%(name)s is cordoned, and nothing runs there.") % {"name": self.name}
+        params: dict[str, str | int] = {"name": self.name, "count": self.left}
         if self.until is None:
-            return f"{self.name} is cordoned; {count_text} still ending there."
-        until = format_clock(self.until, timezone.now())
-        return f"{self.name} is cordoned; {count_text} still there, until {until} at the latest."
+            text = ngettext(
+                "%(name)s is cordoned; %(count)d workspace is still ending there.",
+                "%(name)s is cordoned; %(count)d workspaces are still ending there.",
+                self.left,
+            )
+            return text % params
+        text = ngettext(
+            "%(name)s is cordoned; %(count)d workspace is still there, until %(time)s at the latest.",
+            "%(name)s is cordoned; %(count)d workspaces are still there, until %(time)s at the latest.",
+            self.left,
+        )
+        return text % {**params, "time": format_clock(self.until, timezone.now())}
 
 
 def drain_node(*, actor: User | SystemActor, node_id: UUID, reason: str) -> Drain:
@@ -103,7 +114,7 @@ def drain_leaving_machine(event: MachineLeaving) -> None:
     if node is None:
         return
     actor = SystemActor(f"node {event.name}")
-    reason = "the machine is leaving its pool"
+    reason = gettext_noop("the machine is leaving its pool")
     if not event.stop:
         drain_node(actor=actor, node_id=node.pk, reason=reason)
         return
@@ -193,9 +204,9 @@ def _preempt_all(
             events.notify(
                 [row.owner],
                 kind="workspace.preempting",
-                title=f"{row.name} will be moved and stops at {format_clock(_preempt_at(row), now)}",
-                body=f"{message}. Save your work. Files are kept. The workspace is queued again and restarts "
-                "elsewhere.",
+                title=_("%(name)s will be moved and stops at %(time)s")
+                % {"name": row.name, "time": format_clock(_preempt_at(row), now)},
+                body=_drain_text(name, reason),
                 url=f"/workspaces/{row.pk}/",
             )
     if preempted or changed:
@@ -210,6 +221,26 @@ def _preempt_all(
         )
     untils = [row.preempting.preempt_at for row in rows if row.preempting and row.state in PREEMPTIBLE]
     return Drain(name=name, asked=len(preempted), left=len(rows), until=max(untils, default=None))
+
+
+def _drain_text(name: str, reason: str) -> str:
+    """Return the text of the notice to owners. `reason` is the operator's text, a marked one, or empty."""
+    params = {"name": name, "why": _(reason).removesuffix(".") if reason else ""}
+    if reason:
+        return (
+            _(
+                "%(name)s is being drained: %(why)s. Save your work. Files are kept. The workspace is queued "
+                "again and restarts elsewhere."
+            )
+            % params
+        )
+    return (
+        _(
+            "%(name)s is being drained. Save your work. Files are kept. The workspace is queued again and "
+            "restarts elsewhere."
+        )
+        % params
+    )
 
 
 def _preempt_at(row: Workspace) -> datetime:
@@ -228,7 +259,7 @@ def _preempt(row: Workspace, preempt_at: datetime) -> bool:
     # An earlier preemption keeps its time, but is no longer cancelled with its beneficiary.
     if notice is not None:
         preempt_at = min(notice.preempt_at, preempt_at)
-    row.preemption, _ = Preemption.objects.update_or_create(
+    row.preemption, _created = Preemption.objects.update_or_create(
         workspace=row,
         defaults={"preempt_at": preempt_at, "preempted_by": "", "cause": PreemptionCause.DRAIN},
     )
@@ -290,8 +321,8 @@ def cancel_preemption(workspace: Workspace) -> None:
     events.notify(
         [workspace.owner],
         kind="workspace.may_stay",
-        title=f"{workspace.name} stays on its node",
-        body="Its node or GPU is no longer being drained.",
+        title=_("%(name)s stays on its node") % {"name": workspace.name},
+        body=_("Its node or GPU is no longer being drained."),
         url=f"/workspaces/{workspace.pk}/",
     )
     # Other requests may have relied on this capacity.

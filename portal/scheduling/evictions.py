@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.utils import timezone
+from django.utils.translation import gettext_noop
 
 from portal.common.actors import SYSTEM
 from portal.scheduling import drains, moves
@@ -25,7 +26,7 @@ def evict(event: PreemptionDue) -> None:
         return
     moved = notice.cause == PreemptionCause.MOVE
     if moved and not moves.still_possible(workspace):
-        moves.cancel(workspace, actor=SYSTEM, reason="the target is no longer free")
+        moves.cancel(workspace, actor=SYSTEM, reason=gettext_noop("the target is no longer free"))
         return
     cause = "another workspace needs the capacity"
     if drained or moved:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from portal.common.actors import SystemActor
 from portal.common.events import services as events
@@ -114,7 +115,10 @@ def still_possible(workspace: Workspace) -> bool:
 
 
 def cancel(workspace: Workspace, *, actor: User | SystemActor, reason: str) -> None:
-    """Cancel the move of a locked workspace that has not begun to stop."""
+    """Cancel the move of a locked workspace that has not begun to stop.
+
+    `reason` is marked with `gettext_noop`: the audit log keeps it, the notice translates it.
+    """
     now = timezone.now()
     set_rows([workspace], end_preemption=True)
     Move.objects.filter(workspace=workspace, ended_at=None).update(ended_at=now, outcome=MoveOutcome.STAYED)
@@ -131,8 +135,8 @@ def cancel(workspace: Workspace, *, actor: User | SystemActor, reason: str) -> N
     events.notify(
         [workspace.owner],
         kind="workspace.may_stay",
-        title=f"{workspace.name} stays on its node",
-        body=f"The move was cancelled: {reason}.",
+        title=_("%(name)s stays on its node") % {"name": workspace.name},
+        body=_("The move was cancelled: %(why)s.") % {"why": _(reason)},
         url=f"/workspaces/{workspace.pk}/",
     )
 

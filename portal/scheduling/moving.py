@@ -15,6 +15,7 @@ from uuid import UUID
 from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from portal.common.actors import SystemActor
 from portal.common.errors import StateConflict
@@ -195,8 +196,10 @@ def announce(
         events.notify(
             [row.owner],
             kind="workspace.preempting",
-            title=f"{row.name} will be moved and stops at {format_clock(preempt_at, now)}",
-            body=f"{reason} Save your work. Files are kept, and the workspace restarts elsewhere.",
+            title=_("%(name)s will be moved and stops at %(time)s")
+            % {"name": row.name, "time": format_clock(preempt_at, now)},
+            body=_("%(why)s Save your work. Files are kept, and the workspace restarts elsewhere.")
+            % {"why": reason},
             url=f"/workspaces/{row.pk}/",
         )
     events.record_all(

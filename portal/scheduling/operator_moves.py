@@ -14,6 +14,7 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 
 from portal.common.errors import PortalError, StateConflict
 from portal.common.idempotency import KeyUse, digest_of
@@ -127,7 +128,7 @@ def cancel(*, actor: User, workspace_id: UUID) -> Workspace:
     # The code that stops a workspace for a move holds the same lock, so a move is either cancelled or begun.
     row = lock_workspace(workspace_id)
     if require_pending(row):
-        moves.cancel(row, actor=actor, reason="an operator cancelled the move")
+        moves.cancel(row, actor=actor, reason=gettext_noop("an operator cancelled the move"))
         # Other requests may have relied on this capacity.
         hints.request_cycle()
     return row

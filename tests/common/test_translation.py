@@ -57,6 +57,8 @@ def test_makemessages_runs_clean(made: tuple[subprocess.CompletedProcess[str], s
         'msgid "Wrong name or password. Passwords are case-sensitive."',
         'msgid "Program exited"',
         'msgid "Slug already in use. Choose another."',
+        'msgid "%(name)s will be moved and stops at %(time)s"',
+        'msgid "an operator cancelled the move"',
     ],
 )
 def test_user_texts_are_in_the_catalog(made: tuple[subprocess.CompletedProcess[str], str], text: str) -> None:

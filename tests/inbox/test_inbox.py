@@ -310,7 +310,10 @@ def test_markup_is_escaped(team, fay, alice, as_user):
 def test_badge_shows_the_count_on_every_page(one_request_each, alice, as_user):
     for path in ("/", "/teams/", "/inbox/"):
         assert '<span class="badge plain wait">2<' in body(as_user(alice).get(path)).replace("\n", "")
-    assert ">2<" in body(as_user(alice).get("/inbox/badge/"))
+    badges = body(as_user(alice).get("/inbox/badge/"))
+    assert badges.count(">2<") == 2 and 'hx-swap-oob="innerHTML:#to-decide-bar"' in badges, "not on a phone"
+    bar = body(as_user(alice).get("/")).partition('class="bar-phone"')[2]
+    assert ">2<" in bar.partition("</nav>")[0]
 
 
 def test_page_of_500_items_has_few_queries(team, alice, petra, pool, as_user):

@@ -147,6 +147,17 @@ def test_page_previews_a_list_before_inviting(as_user: Any, ada: User, team: Tea
     assert wrong.status_code == 400 and "The list is empty" in words(wrong)
 
 
+def test_page_keeps_refused_lines_to_correct_them(as_user: Any, ada: User, team: Team, charlie: User) -> None:
+    client = as_user(ada)
+    list_ = {"people": "charlie\nnobody-here, viewer\ncharlie, boss", "role": "member"}
+    checked = re.search(r'name="checked" value="(\w+)"', client.post(URL, list_).content.decode())
+    assert checked
+    done = client.post(URL, {**list_, "checked": checked[1], "invite": "1"}).content.decode()
+    area = re.search(r'<textarea id="people"[^>]*>(.*?)</textarea>', done, re.DOTALL)
+    assert area and area[1].split("\n") == ["nobody-here, viewer", "charlie, boss"]
+    assert 'name="invite"' not in done, "the list has not been checked"
+
+
 def test_rest_returns_a_result_per_person_and_checks_the_scope(
     with_token: Any, ada: User, team: Team, charlie: User
 ) -> None:

@@ -219,7 +219,8 @@ def test_decision_updates_the_counters_of_the_page(bob, alice, petra, team, eigh
         (first, "1 request is waiting for you.", '><span class="badge plain wait">1<'),
         (second, "No requests are waiting for you.", ">\n</span>"),
     ):
-        part = client.post(f"/quotas/requests/{made.pk}/decide/", {"decision": "approve"}, headers=HTMX)
+        decision = {"decision": "approve", "next": "inbox"}
+        part = client.post(f"/quotas/requests/{made.pk}/decide/", decision, headers=HTMX)
         body = part.content.decode()
         assert f'<span hx-swap-oob="innerHTML:#waiting">{left}' in body
         assert f'<span hx-swap-oob="innerHTML:#to-decide"{badge}' in body
@@ -337,6 +338,39 @@ def test_approval_for_less_replaces_the_row_with_the_decision_and_undo(bob, petr
     assert grant.ended_at
 
 
+def test_own_page_of_a_request_stays_itself_through_a_refused_and_a_made_decision(
+    bob, alice, petra, team, eight, as_user
+):
+    Quota.objects.create(team=team, resource="gpu:h100", quota=4000)
+    first, second, third = ask(bob, team), ask(alice, team), ask(alice, team, resource="cpu_milli")
+    client = as_user(petra)
+    pages = [f"/quotas/requests/{row.pk}/" for row in (first, second, third)]
+    refused = client.post(f"{pages[0]}decide/", {"decision": "deny", "note": ""}, headers=HTMX)
+    form = refused.content.decode()
+    assert 'name="next"' not in form, "the next decision would lead to the list"
+    assert re.search(r'name="note"[^>]* autofocus aria-invalid="true"', form)
+    assert re.search(r'class="btn primary" name="decision" value="approve"', form)
+    denied = client.post(f"{pages[0]}decide/", {"decision": "deny", "note": "Use A100"}, headers=HTMX)
+    assert f'href="{pages[1]}">Next request' in denied.content.decode()
+    history = denied.content.decode().partition('hx-swap-oob="innerHTML:#history"')[2]
+    assert "petra" in history and "Use A100" in history
+    approved = client.post(f"{pages[1]}decide/", {"decision": "approve", "amount": "1"}, headers=HTMX)
+    assert "quota 5 (1 temporary)" in text_of(approved), "it does not show what changed"
+    assert "quota 5 (1 temporary)" in text_of(client.get(pages[1]))
+    assert "temporary" not in text_of(as_user(bob).get(pages[1])).partition("History")[0]
+    last = client.post(f"{pages[2]}decide/", {"decision": "approve"}, headers=HTMX).content.decode()
+    assert "Next request" not in last and 'href="/inbox/">Back to inbox' in last
+
+
+def test_form_starts_with_a_resource_that_the_team_has_a_quota_of(bob, team, eight, as_user):
+    assert '<option value="gpu" selected' in as_user(bob).get("/quotas/ask/?team=vision").content.decode()
+    Quota.objects.create(team=team, resource="cpu_milli", quota=4000)
+    page = as_user(bob).get("/quotas/ask/?team=vision")
+    assert '<option value="cpu_milli" selected' in page.content.decode()
+    assert "of a quota of 4" in text_of(page)
+    assert f'href="/teams/{team.slug}/">{team.name}' in page.content.decode()
+
+
 def test_denial_without_a_note_is_refused_and_keeps_the_form(bob, petra, team, eight, as_user):
     made = ask(bob, team)
     url = f"/quotas/requests/{made.pk}/decide/"
@@ -350,7 +384,9 @@ def test_denial_without_a_note_is_refused_and_keeps_the_form(bob, petra, team, e
     client.post(url, {"decision": "deny", "note": "Use A100", "next": "inbox"})
     made.refresh_from_db()
     assert made.state == RequestState.DENIED
-    assert "“Use A100”" in text_of(client.get("/quotas/approvals/"))
+    page = client.get("/quotas/approvals/")
+    assert "“Use A100”" in text_of(page)
+    assert "hx-swap-oob" not in page.content.decode(), "counters of a fragment are in the page"
     own = as_user(bob).get(f"/quotas/requests/{made.pk}/").content.decode()
     assert "resource=gpu%3Ah100&amp;amount=1000" in own
 

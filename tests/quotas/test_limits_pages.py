@@ -162,6 +162,23 @@ def test_owners_set_member_caps_on_the_team_page(as_user, alice, bob, team):
     assert not MemberCap.objects.exists()
 
 
+def test_team_page_shows_results_beside_members_and_caps(as_user, alice, bob, team):
+    client = as_user(alice)
+    url = "/teams/vision/"
+    cap = {"username": "bob", "resource": "workspaces", "amount": "2"}
+    for path, data, anchor, text in (
+        ("/quotas/teams/vision/caps/", cap, "caps", "Cap of bob set to 2"),
+        (f"{url}members/bob/role/", {"role": "viewer"}, "members", "bob now has the role viewer."),
+        (url, {"username": "bob", "role": "member"}, "members", "bob is now member of Vision."),
+        (f"{url}members/bob/revoke/", {}, "members", "bob removed from Vision."),
+    ):
+        answer = client.post(path, data)
+        assert answer["Location"] == f"{url}#{anchor}"
+        page = client.get(url).content.decode()
+        assert page.count(text) == 1
+        assert page.index(f'id="{anchor}"') < page.index(text)
+
+
 def test_home_page_shows_quotas_of_own_teams(bob, alice, team):
     assert limits.home_page_quotas(bob) == []
     for resource in ("cpu_milli", "memory_mib", "disk_mib", "workspaces"):

@@ -119,6 +119,27 @@ def test_approver_approves_less_by_keyboard_and_revokes_it(
     page.get_by_role("alert").get_by_text("A denial needs a note").wait_for()
 
 
+def test_decision_on_a_phone_is_in_reach_and_asks_for_a_missing_reason(
+    visit: Visit, petra: User, asked: dict[str, Any]
+) -> None:
+    page = visit(petra)
+    page.set_viewport_size(PHONE)
+    page.goto(f"/quotas/requests/{asked['first'].pk}/")
+    deny = page.get_by_role("button", name="Deny")
+    box = deny.bounding_box()
+    assert box and box["y"] + box["height"] <= PHONE["height"], "one has to scroll to decide"
+    deny.click()
+    page.get_by_role("alert").get_by_text("A denial needs a note").wait_for()
+    page.wait_for_function("document.activeElement.name === 'note'")
+    page.keyboard.type("Ask for less")
+    page.keyboard.press("Tab")
+    page.get_by_role("button", name="Deny").click()
+    page.locator("#history").get_by_text("Ask for less").wait_for()
+    page.get_by_role("link", name="Next request").click()
+    page.wait_for_url(re.compile(str(asked["second"].pk)))
+    assert not overflows(page) and not violations(page)
+
+
 def test_refused_workspace_is_requested_and_approved(
     visit: Visit, bob: User, petra: User, team: Team, gpus: None
 ) -> None:

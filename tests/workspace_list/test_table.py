@@ -233,3 +233,21 @@ def test_queries_do_not_grow_with_rows(running, as_user, alice):
     few = [queries(as_user(alice), path) for path in paths]
     many(range(3, 60), running)
     assert [queries(as_user(alice), path) for path in paths] == few
+
+
+def test_team_page_leads_its_owner_to_the_longest_idle_workspace(as_user, alice, team, local_pool):
+    client, link = as_user(alice), "state=running&amp;sort=idle"
+    assert link not in client.get("/teams/vision/").content.decode()
+    for name, idle_s in (("busy", 0), ("left", 5400)):
+        row = WorkspaceFactory(team=team, owner=alice, name=name, state="running", pool=local_pool)
+        WorkspaceActivity.objects.create(
+            workspace=row,
+            generation=row.generation,
+            observed_at=timezone.now(),
+            idle_s=idle_s,
+            signals='[{"kind": "cpu", "value": 0, "threshold": 0.05, "active": false}]',
+        )
+    page = client.get("/teams/vision/").content.decode()
+    assert link in page and "Longest idle <strong>1 h 30 min</strong>" in page
+    body = client.get("/workspaces/?team=vision&state=running&sort=idle").content.decode()
+    assert body.index(">left<") < body.index(">busy<")

@@ -11,6 +11,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from portal.catalog.environments import builds, logs
 from portal.catalog.environments.builds import MAX_ATTEMPTS, SILENT_S, close, locked_build
@@ -274,7 +275,8 @@ def _notify_creator(version: EnvironmentVersion, reason: Reason) -> None:
         notify(
             [creator],
             "environment.build_failed",
-            f"{version.environment.name}: version {version.number} could not be built",
+            _("%(name)s: version %(number)s could not be built")
+            % {"name": version.environment.name, "number": version.number},
             sentence_of(reason),
             f"/environments/{version.environment.slug}/",
         )
@@ -287,7 +289,8 @@ def _notify_operators(build: EnvironmentBuild, version: EnvironmentVersion, reas
     notify(
         User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True),
         "environment.build_failed",
-        f"{version.environment.name} could not be built on {build.node.name}",
+        _("%(name)s could not be built on %(node)s")
+        % {"name": version.environment.name, "node": build.node.name},
         sentence_of(reason),
         f"/environments/{version.environment.slug}/",
         fold=FOLD,

@@ -7,6 +7,7 @@ from typing import Any
 
 from django import forms
 from django.conf import settings
+from django.forms.boundfield import BoundWidget
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -22,6 +23,17 @@ EXPIRIES = [
 ]
 ENDING = [("", _("Any expiry")), ("7", _("Expires within 7 days")), ("30", _("Expires within 30 days"))]
 UNUSED = [("", _("Any last use")), ("30", _("Not used for 30 days")), ("90", _("Not used for 90 days"))]
+COMMON_SCOPES = frozenset(
+    {
+        Scope.ALL.value,
+        Scope.WORKSPACES_READ.value,
+        Scope.WORKSPACES_WRITE.value,
+        Scope.WORKSPACES_CONNECT.value,
+        Scope.CATALOG_READ.value,
+        Scope.QUOTAS_READ.value,
+    }
+)
+"""Scopes that the page shows first; the others are in a disclosure unless they are chosen."""
 OVERLAPS = [("0", _("not at all")), ("1", _("1 hour")), ("24", _("1 day")), ("168", _("1 week"))]
 
 
@@ -66,10 +78,22 @@ class TokenForm(forms.Form):
             scopes.choices = [choice for choice in Scope.choices if choice[0] in READING]
             scopes.initial = [value for value, _label in scopes.choices]
 
+    def common_scopes(self) -> list[BoundWidget]:
+        """Return the checkboxes that are shown at once: common scopes, and those that are chosen."""
+        return [option for option in self["scopes"] if _is_common(option)]
+
+    def further_scopes(self) -> list[BoundWidget]:
+        """Return the other checkboxes."""
+        return [option for option in self["scopes"] if not _is_common(option)]
+
     def expires_at(self) -> datetime | None:
         """Return the chosen expiry, or None for the latest allowed."""
         days = self.cleaned_data["expires"]
         return timezone.now() + timedelta(days=int(days)) if days else None
+
+
+def _is_common(option: BoundWidget) -> bool:
+    return bool(option.data["selected"]) or option.data["value"] in COMMON_SCOPES
 
 
 class TokenFilterForm(forms.Form):

@@ -344,14 +344,15 @@ def member_role(request: SignedInRequest, slug: str, username: str) -> HttpRespo
             expected=etags.expected_versions(request),
         )
     except PortalError as error:
-        messages.error(request, error.sentence)
+        messages.error(request, error.sentence, extra_tags="members")
     else:
         messages.success(
             request,
             _("%(username)s now has the role %(role)s.")
             % {"username": username, "role": Role(request.POST["role"]).label.lower()},
+            extra_tags="members",
         )
-    return redirect("home:team", slug)
+    return redirect(_members_url(slug))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -366,14 +367,14 @@ def member_remove(request: SignedInRequest, slug: str, username: str) -> HttpRes
         try:
             services.remove_member(actor=request.user, team=team, username=username)
         except PortalError as error:
-            messages.error(request, error.sentence)
+            messages.error(request, error.sentence, extra_tags="members")
             return redirect("home:team", slug)
-        messages.success(
-            request, _("%(username)s removed from %(team)s.") % {"username": username, "team": team.name}
-        )
+        text = _("%(username)s removed from %(team)s.") % {"username": username, "team": team.name}
         if leaving and not request.user.operates:
+            messages.success(request, text)
             return redirect("accounts:teams")
-        return redirect("home:team", slug)
+        messages.success(request, text, extra_tags="members")
+        return redirect(_members_url(slug))
     workspaces = selectors.workspace_names(team, username)
     question = presenters.leaving_question(team) if leaving else presenters.removal_question(team, username)
     context = {**question, "action": request.path, "back": reverse("home:team", args=[slug])}
@@ -384,6 +385,11 @@ def member_remove(request: SignedInRequest, slug: str, username: str) -> HttpRes
             "holds_url": _workspaces_url(slug, username),
         }
     return render(request, "confirm.html", context)
+
+
+def _members_url(slug: str) -> str:
+    """Return the URL of the members on the team's page. It shows the messages tagged `members`."""
+    return f"{reverse('home:team', args=[slug])}#members"
 
 
 def _workspaces_url(slug: str, username: str) -> str:

@@ -74,11 +74,11 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
                 "amount": format_resource_amount(resource, amount),
             }
     except PortalError as error:
-        messages.error(request, error.sentence)
+        messages.error(request, error.sentence, extra_tags="caps")
     else:
-        messages.success(request, text)
+        messages.success(request, text, extra_tags="caps")
         for note in done.notes:
-            messages.warning(request, note)
+            messages.warning(request, note, extra_tags="caps")
     return redirect(f"{reverse('home:team', args=[slug])}#caps")
 
 

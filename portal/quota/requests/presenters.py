@@ -46,7 +46,7 @@ class RequestCard:
     """A request on a page.
 
     `problem` is the error of the last attempt, `given` are the submitted fields, and `bar` is the team's
-    usage of the resource while the request is open.
+    usage of the resource, for those who decide.
     """
 
     request: QuotaRequest
@@ -58,6 +58,12 @@ class RequestCard:
     given: dict[str, str] | None = None
     focus: bool = False
     bar: QuotaUsage | None = None
+
+    @property
+    def needs_note(self) -> bool:
+        """Whether the last attempt denied the request without a note."""
+        given = self.given or {}
+        return bool(self.problem) and given.get("decision") == "deny" and not given.get("note", "").strip()
 
     @property
     def requested_text(self) -> str:
@@ -152,11 +158,20 @@ class RequestCard:
 
 
 def present_request(
-    actor: User, request: QuotaRequest, evidence: Evidence | None = None, **fields: Any
+    actor: User,
+    request: QuotaRequest,
+    evidence: Evidence | None = None,
+    *,
+    shows_result: bool = False,
+    **fields: Any,
 ) -> RequestCard:
-    """Return the request with the actions that the actor may take."""
+    """Return the request with the actions that the actor may take.
+
+    With `shows_result`, an approved request has the team's bar too, so that the reader sees what changed.
+    """
     grant = getattr(request, "grant", None)
-    shows_bar = evidence is not None and _has_bar(request)
+    approved = shows_result and request.state == RequestState.APPROVED
+    shows_bar = (evidence is not None or approved) and _has_bar(request)
     return RequestCard(
         request=request,
         evidence=evidence,
@@ -195,7 +210,10 @@ def lines(evidence: Evidence) -> list[EvidenceLine]:
     """Return the evidence as labelled lines, most relevant first."""
     request = evidence.request
     name = evidence.counted_in
-    rows = [EvidenceLine(_("Current"), _usage_against_quota(evidence), "standing")]
+    rows = [
+        EvidenceLine(_("If approved"), effect(evidence), "effect"),
+        EvidenceLine(_("Current"), _usage_against_quota(evidence), "standing"),
+    ]
     if evidence.balance is not None:
         left = format_resource_amount(resources.GPU_HOURS, max(0, evidence.balance))
         rows.append(EvidenceLine(_("Budget left"), left, "budget"))
@@ -213,7 +231,6 @@ def lines(evidence: Evidence) -> list[EvidenceLine]:
         rows.append(EvidenceLine(_("Available in %(cohort)s") % {"cohort": evidence.cohort}, left))
     if evidence.size is not None:
         rows.append(EvidenceLine(_("Site"), _site(evidence), "site"))
-    rows.append(EvidenceLine(_("If approved"), effect(evidence)))
     return rows
 
 
@@ -351,6 +368,14 @@ def _earlier_text(row: QuotaRequest) -> str:
     if row.state == RequestState.DENIED and row.decision_note:
         text += f": “{row.decision_note[:MAX_NOTE]}”"
     return text
+
+
+def limited_resource(team: Team | None, resource_names: list[str]) -> str:
+    """Return the first resource that the team has a quota of, else the first of all; “” without any."""
+    limited = set(Quota.objects.filter(team=team).values_list("resource", flat=True)) if team else set()
+    return next((name for name in (*resource_names, *limited) if name in limited), "") or next(
+        iter(resource_names), ""
+    )
 
 
 def known_resources(teams: Iterable[Team], *more: str) -> list[str]:

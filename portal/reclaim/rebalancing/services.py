@@ -6,6 +6,7 @@ from uuid import UUID
 
 from django.db import transaction
 from django.utils import timezone
+from django.utils.translation import gettext_noop
 
 from portal.common.actors import SystemActor, label_of
 from portal.common.errors import NotFound, StateConflict
@@ -81,7 +82,8 @@ def dismiss(*, actor: User, proposal_id: UUID) -> RebalanceProposal:
         raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
     if row.state == ProposalState.APPLIED:
         keys = [move.workspace for move in planned_moves(row)]
-        if not moving.cancel_moves(actor=actor, workspaces=keys, reason="an operator dismissed the proposal"):
+        reason = gettext_noop("an operator dismissed the proposal")
+        if not moving.cancel_moves(actor=actor, workspaces=keys, reason=reason):
             raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
     return _decide(
         row,

@@ -45,4 +45,4 @@ def inbox(request: SignedInRequest) -> HttpResponse:
 @never_cache
 def badge(request: SignedInRequest) -> HttpResponse:
     """Show the number in the menu, for pages that stay open."""
-    return render(request, "inbox/badge.html", {"waiting": selectors.count(request.user)})
+    return render(request, "inbox/badges.html", {"waiting": selectors.count(request.user)})

@@ -58,6 +58,13 @@ def _page(
     text = strip_nul(request.POST.get("people", ""))[:MAX_TEXT]
     role = strip_nul(request.POST.get("role", Role.MEMBER))
     outcomes = [result.outcome for result in results or ()]
+    if done:
+        # What is left to do.
+        text = "\n".join(
+            ", ".join(filter(None, (result.line.who, result.line.role)))
+            for result in results or ()
+            if result.outcome == Outcome.REFUSED
+        )
     context: dict[str, Any] = {
         "team": team,
         "text": text,
@@ -66,6 +73,7 @@ def _page(
         # Refused lines come first, because the user has to decide about them.
         "results": sorted(results or (), key=lambda result: result.outcome != Outcome.REFUSED),
         "counts": [(outcome, outcomes.count(outcome)) for outcome in Outcome if outcome in outcomes],
+        "refused": outcomes.count(Outcome.REFUSED),
         "to_do": outcomes.count(Outcome.INVITED) + outcomes.count(Outcome.ADDED),
         "links": [result.link for result in results or () if result.link is not None],
         "checked": _digest(request.POST.get("people", ""), request.POST.get("role", Role.MEMBER)),

@@ -37,6 +37,7 @@ from portal.workspaces import software
 from portal.workspaces.order import WorkspaceOrder, require_choices
 
 ROWS_PER_PAGE = 20
+HISTORY = 50
 
 
 # --- Asking -----------------------------------------------------------------------------------------
@@ -55,13 +56,14 @@ def ask(request: SignedInRequest) -> HttpResponse:
     start, gone = _start(request.user, data)
     resource_names = presenters.known_resources(teams, _resource(data.get("resource", "")))
     hint = requests_element(request, "hint")
+    team = next((item for item in teams if item.slug == data.get("team")), teams[0] if teams else None)
+    resource = _resource(data.get("resource", "")) or presenters.limited_resource(team, resource_names)
     form = AskForm(
         request.POST if request.method == "POST" else None,
-        initial=_initial(data, resource_names),
+        initial=_initial(data, resource),
         teams=teams,
         resource_names=resource_names,
     )
-    team = next((item for item in teams if item.slug == data.get("team")), teams[0] if teams else None)
     if request.method == "POST" and not gone and form.is_valid() and team is not None:
         try:
             quota_request = _ask(request, form, team, start)
@@ -82,7 +84,8 @@ def ask(request: SignedInRequest) -> HttpResponse:
         "start": start,
         "hours": strip_nul(data.get("hours", "")),
         "gone": gone,
-        "hint": _hint(request, team, data, resource_names),
+        "hint": _hint(request, team, data, resource),
+        "team": team if request.GET.get("team") else None,
     }
     if hint:
         return render(request, "quota_requests/ask.html#hint", context)
@@ -138,13 +141,12 @@ def _git(data: Any) -> Source | None:
     return Source(url=url, ref=ref, secret=secret) if url or ref or secret else None
 
 
-def _initial(data: Any, resource_names: list[str]) -> dict[str, Any]:
-    resource = _resource(data.get("resource", ""))
+def _initial(data: Any, resource: str) -> dict[str, Any]:
     kind = data.get("kind", "")
     initial: dict[str, Any] = {
         "team": data.get("team", ""),
         "kind": kind if kind in RequestKind.values else RequestKind.QUOTA,
-        "resource": resource or (resource_names[0] if resource_names else ""),
+        "resource": resource,
         "lasts": "168",
     }
     entered = data.get("amount", "")
@@ -174,12 +176,9 @@ def _ask(request: SignedInRequest, form: AskForm, team: Team, start: dict[str, A
     return services.ask_to_start(actor=request.user, order=order, **wanted)
 
 
-def _hint(
-    request: SignedInRequest, team: Team | None, data: Any, resource_names: list[str]
-) -> dict[str, Any] | None:
+def _hint(request: SignedInRequest, team: Team | None, data: Any, resource: str) -> dict[str, Any] | None:
     """Return the team's usage for the selection, and the amount that a rule would approve at once."""
     kind = data.get("kind", RequestKind.QUOTA)
-    resource = _resource(data.get("resource", "")) or (resource_names[0] if resource_names else "")
     if team is None or not resource or kind not in RequestKind.values:
         return None
     if kind == RequestKind.LEDGER:
@@ -242,9 +241,12 @@ def detail(request: SignedInRequest, request_id: UUID) -> HttpResponse:
     sees_evidence = selectors.may_decide(request.user, quota_request)
     context = {
         "item": presenters.present_request(
-            request.user, quota_request, selectors.evidence(quota_request) if sees_evidence else None
+            request.user,
+            quota_request,
+            selectors.evidence(quota_request) if sees_evidence else None,
+            shows_result=quota_request.decided_by_id == request.user.pk,
         ),
-        "events": selectors.history_of(quota_request)[:50],
+        "events": selectors.history_of(quota_request)[:HISTORY],
         "own": quota_request.requester_id == request.user.pk,
         "next_url": _next_url(request, in_inbox=False),
     }
@@ -303,6 +305,7 @@ def _render_decision(request: SignedInRequest, request_id: UUID, problem: str) -
     if request.htmx:
         quota_request = selectors.request_by_id(request.user, request_id)
         still_open = selectors.may_decide(request.user, quota_request)
+        in_inbox = request.POST.get("next") == "inbox"
         item = presenters.present_request(
             request.user,
             quota_request,
@@ -310,12 +313,16 @@ def _render_decision(request: SignedInRequest, request_id: UUID, problem: str) -
             problem=problem,
             given=request.POST.dict() if problem else None,
             focus=True,
+            shows_result=True,
         )
         context = {
             "item": item,
             "waiting": selectors.open_count(request.user),
-            "decided": True,
-            "next_url": _next_url(request, in_inbox=request.POST.get("next") == "inbox"),
+            "just_decided": True,
+            "alone": not in_inbox,
+            "own": quota_request.requester_id == request.user.pk,
+            "events": () if in_inbox else selectors.history_of(quota_request)[:HISTORY],
+            "next_url": _next_url(request, in_inbox=in_inbox),
         }
         return render(request, "components/quota_request.html", context)
     if problem:

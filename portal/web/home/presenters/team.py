@@ -8,10 +8,18 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.conf import settings
+from django.db.models import Max
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from portal.common.formatting import format_amount, format_input, format_resource, format_unit
+from portal.common.formatting import (
+    format_amount,
+    format_duration,
+    format_input,
+    format_resource,
+    format_unit,
+)
 from portal.fleet.inventory import use_history, use_plots
 from portal.fleet.inventory.models import AllocatedDevice
 from portal.fleet.inventory.use_history import Window
@@ -26,10 +34,13 @@ from portal.quota.limits.presenters.bars import sort_resources
 from portal.quota.limits.selectors import limits
 from portal.quota.limits.selectors.limits import MemberUse
 from portal.quota.requests import selectors as request_selectors
+from portal.reclaim import overview
 from portal.web.workspace_list.presenters import count_text
 from portal.web.workspace_list.selectors import selection_of
 from portal.workspaces.lifecycle import State
 from portal.workspaces.policies import teams_seen
+
+MIN_IDLE_S = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +86,11 @@ class MemberRow:
     membership: Membership
     uses: list[MemberUse]
 
+    @property
+    def in_use(self) -> bool:
+        """Whether the member uses anything; a cap alone is listed with 0."""
+        return any(use.used for use in self.uses)
+
 
 def quota_of(actor: User, team: Team, memberships: Iterable[Membership]) -> dict[str, Any]:
     """Return the context of the page's quota parts."""
@@ -113,7 +129,7 @@ def quota_of(actor: User, team: Team, memberships: Iterable[Membership]) -> dict
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceLink:
-    """A link to a team's workspaces in a state, or to all existing ones, with their number."""
+    """A list of the team's workspaces. `count` is their number, or how long the first has been idle."""
 
     label: str
     count: str
@@ -133,7 +149,9 @@ def workspaces_of(actor: User, team: Team) -> TeamWorkspaces:
 
     One query for each link, and one for the permission.
     """
-    links = (_link(actor, team, label, state) for label, state in _listed_states())
+    links = [_link(actor, team, label, state) for label, state in _listed_states()]
+    if (idle := _idle_link(actor, team)) is not None:
+        links.append(idle)
     return TeamWorkspaces(tuple(links), actor.sees_all or teams_seen(actor).filter(pk=team.pk).exists())
 
 
@@ -147,6 +165,17 @@ def _link(actor: User, team: Team, label: str, state: str) -> WorkspaceLink:
     query = {"team": team.slug} | ({"state": state} if state else {})
     count = selection_of(actor, query).count()
     return WorkspaceLink(label, count_text(count), f"{reverse('workspace_list:list')}?{urlencode(query)}")
+
+
+def _idle_link(actor: User, team: Team) -> WorkspaceLink | None:
+    """Return a link to the running workspaces, longest idle first; None if none is idle for a minute."""
+    query = {"team": team.slug, "state": State.RUNNING.value, "sort": "idle"}
+    rows = selection_of(actor, query).rows().annotate(idle_s=overview.idle_s(timezone.now()))
+    longest_s = rows.order_by().aggregate(longest_s=Max("idle_s"))["longest_s"] or 0
+    if longest_s < MIN_IDLE_S:
+        return None
+    url = f"{reverse('workspace_list:list')}?{urlencode(query)}"
+    return WorkspaceLink(_("Longest idle"), format_duration(longest_s), url)
 
 
 def use_of(team: Team, window: Window) -> tuple[UsePlots, bool]:

@@ -45,8 +45,9 @@ def team(request: SignedInRequest, slug: str) -> HttpResponse:
                     request,
                     _("%(username)s is now %(role)s of %(team)s.")
                     % {"username": membership.user.username, "role": role, "team": team.name},
+                    extra_tags="members",
                 )
-                return redirect("home:team", slug)
+                return redirect(f"{reverse('home:team', args=[slug])}#members")
     members = team.memberships.select_related("user").order_by("user__username")
     page = Paginator(members, ROWS_PER_PAGE).get_page(request.GET.get("page"))
     context = {
