@@ -39,6 +39,7 @@ _TYPED = "what a user has typed into a field of this name"
 _SAME = "whether a row is written anew: nothing is read out of the sentence but that it is another one"
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("portal/fleet/announcements/services.py", "strip_nul(row.text).split()"): _TYPED,
+    ("portal/quota/requests/presenters.py", "given.get('note', '').strip()"): _TYPED,
     ("portal/people/accounts/user_views.py", "strip_nul(request.POST.get('note', '')).strip()"): _TYPED,
     (
         "portal/cli/client/problems.py",

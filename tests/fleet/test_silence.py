@@ -93,4 +93,4 @@ def test_team_page_shows_usage_of_members(silent, alice, team, as_user):
     amounts = {"cpu_milli": 2000, "memory_mib": 1024, "workspaces": 1}
     WorkspaceFactory(owner=alice, team=team, name="plain", state="running", pool=silent, amounts=amounts)
     shown = text_of(as_user(alice).get("/teams/vision/"))
-    assert "CPU cores 3 Memory 2 GiB" in shown
+    assert "CPU cores 3 · Memory 2 GiB" in shown
