@@ -358,8 +358,8 @@ def engines() -> str:
         f"{calls.WAIT_S:g} s for its end, then fails and is retried. If the first call has already taken "
         f"longer, the other call fails at once. After {calls.MAX_FAILURES} calls in a row that failed or "
         f"took over {calls.SLOW_S:g} s, none begins for {calls.FIRST_PAUSE_S:g} to {calls.MAX_PAUSE_S:g} s. "
-        "Then one tries again; each worker tries one pool at a time. A changed configuration is tried at once. Other "
-        "pools of the worker continue ([ADR 0159](adr/0159-calls-to-engines.md)).",
+        "Then one tries again; each worker tries one pool at a time. A changed configuration is tried at "
+        "once. Other pools of the worker continue ([ADR 0159](adr/0159-calls-to-engines.md)).",
         "",
         "The workspaces of such a pool are observed together, by one call. Between complete lists, at least "
         "one a minute, the engine reports only changes if its driver can "
