@@ -29,11 +29,9 @@ def _ways_of(op: Any, value: Any) -> int:
         least, most, body = value
         choices = min(int(most) - int(least) + 1, _UNBOUNDED_CHOICES)
         inner = _ways(body)
-        return (
-            choices
-            if inner == 1
-            else choices * min(inner, MAX_WAYS) ** min(int(most), _UNBOUNDED_CHOICES // 8)
-        )
+        if inner == 1:
+            return choices
+        return choices * min(inner, MAX_WAYS) ** min(int(most), _UNBOUNDED_CHOICES // 8)
     if op is _constants.BRANCH:
         return sum(_ways(branch) for branch in value[1])
     if op is _constants.SUBPATTERN:
