@@ -126,7 +126,7 @@ SEALED = [
     SealedColumn(Endpoint, "previous_secret", lambda _row: WEBHOOK_SECRET),
     SealedColumn(Secret, "sealed", purpose_of),
 ]
-"""All columns that are encrypted under the portal's secret key."""
+"""All columns that `encrypted_fields` encrypts. Second factors have a cipher of their own."""
 
 
 def connect() -> None:

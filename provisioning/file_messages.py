@@ -15,7 +15,10 @@ Name = Annotated[str, Meta(max_length=MAX_NAME)]
 
 @dataclass(frozen=True, slots=True)
 class FilesQuestion:
-    """A request to a home's file server: `do` and its parameters (`server.Server.answer`)."""
+    """A request to the file server of a home.
+
+    `ask` holds the operation (`do`) and its parameters, see `provisioning.agent.files.server.Server.answer`.
+    """
 
     pool: PoolConfig
     team: Name

@@ -21,7 +21,7 @@ class Plane(StrEnum):
 
 
 class Placing(StrEnum):
-    """Who chooses nodes and devices. `engine`: the engine, once it has capacity; workspaces wait there."""
+    """Who chooses nodes and devices. `berth`: the portal; `engine`: the engine, where workspaces wait."""
 
     BERTH = "berth"
     ENGINE = "engine"

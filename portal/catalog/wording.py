@@ -46,7 +46,8 @@ TEXTS: dict[StrEnum, Text] = {
         _("Leave the share and the models empty."),
     ),
     CatalogCode.MODEL_OR_MODELS: Text(
-        _("A single model and a list of models were both set."), _("Add the single model to the list.")
+        _("A single model and a list of models were both set."),
+        _("Add the single model to the list, and clear the single model."),
     ),
     CatalogCode.MODELS_INVALID: Text(
         _("Models must be a list of at most %(most)s names."), _("Use the model names shown on the GPU map.")

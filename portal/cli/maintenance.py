@@ -12,7 +12,7 @@ from portal.cli.users import confirm
 
 
 def show(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Print current or planned maintenance. Raises `Missing` without any."""
+    """Print current or planned maintenance. Raises `Missing` if there is none."""
     row = client.maintenance.get(pool=arguments.pool)
     return print_json(row) if arguments.json else print_line(_line(row))
 

@@ -61,7 +61,7 @@ class SealedColumn:
 
 
 COLUMNS: list[SealedColumn] = []
-"""All encrypted columns, listed in `portal/wiring.py`."""
+"""All columns that this module encrypts, listed in `portal/wiring.py`."""
 
 
 def reencrypt(column: SealedColumn) -> tuple[int, int]:

@@ -61,7 +61,7 @@ def back_up(instance: Instance, environ: Mapping[str, str], target: Path, consol
 def restore(
     instance: Instance, environ: Mapping[str, str], source: Path, console: Console, *, replace: bool
 ) -> int:
-    """Replace the instance's data by a backup. Raises `Problem` without changing anything."""
+    """Replace the instance's data with a backup. Raises `Problem` without changing anything."""
     _require_sqlite(environ)
     source = source.expanduser().absolute()
     instance.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -62,7 +62,7 @@ class ProgressSerializer(serializers.Serializer[Any]):
 
 
 class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
-    """A check or scrub of one device. If `simulated`, the result says nothing about hardware."""
+    """A check, scrub or reset of one device. With `simulated`, device and result are simulated."""
 
     device = serializers.UUIDField(source="device_id", help_text="Id of the accelerator.")
     uuid = serializers.CharField(source="device.uuid", help_text="UUID of the accelerator, from its driver.")

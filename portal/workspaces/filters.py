@@ -8,7 +8,7 @@ from portal.workspaces import selectors
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import WorkspaceQuerySet
 
-MAX_TEXT = 100
+MAX_SEARCH_LENGTH = 100
 """Maximum length of a search text."""
 
 
@@ -26,7 +26,7 @@ class WorkspaceFilter(filters.FilterSet):
     name = filters.CharFilter(label="Only the one with this name.")
     q = filters.CharFilter(
         method="filter_words",
-        max_length=MAX_TEXT,
+        max_length=MAX_SEARCH_LENGTH,
         label="Words to search for in the names of workspace, template, flavor, team and owner.",
     )
     created_after = MomentFilter(

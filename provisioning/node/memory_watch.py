@@ -1,8 +1,8 @@
 """Reports programs that the kernel ended for lack of memory, in a thread of the node's worker.
 
-A workspace whose own app was ended fails, and its observation says why. Only workspaces that continue are
-reported here, so a loss is held back for one round. Counts are kept in a file, so a restarted worker reports
-what it missed, and nothing twice.
+If the kernel ended the app itself, the workspace fails, and its observation has the reason. This module
+reports only workspaces that continue, so it reports a loss one round after it has seen it. A file keeps the
+reported counts, so a restarted worker reports what it missed, and nothing twice.
 """
 
 from __future__ import annotations

@@ -171,9 +171,9 @@ class SettingsReader:
         raise invalid_setting(key, "a share from 0 to 1 or names separated by commas", value)
 
 
-def model_of(read: SettingsReader) -> str:
+def model_of(reader: SettingsReader) -> str:
     """Return the setting `model` without the mark of simulated models. Raises `InvalidConfig`."""
-    model = read.text("model", "H100").removeprefix("Simulated ").strip()
+    model = reader.text("model", "H100").removeprefix("Simulated ").strip()
     if not model or len(model) > MAX_MODEL_LENGTH:
         raise invalid_setting("model", f"a name of 1 to {MAX_MODEL_LENGTH} characters", model)
     return model

@@ -325,9 +325,12 @@ def engines() -> str:
     for name, kind in kinds.items():
         parts.append(f"| `{name}` | {(kind.__doc__ or '').strip()} |")
     parts += [
+        "| `simulated` | Whether the pools are simulated. They are shown and counted separately. |",
         "| `measured` | Whether nodes send measurements of devices, workspaces and homes. |",
         "| `limits_egress`, `limits_homes` | Whether egress policies and home limits are enforced. |",
         "| `starting_observe_s` | Seconds between two observations of a workspace that starts. |",
+        "",
+        "The value `simulated` of `device_checks` means that the driver imitates checks, scrubs and resets.",
         "",
         "## Engines that place by themselves",
         "",
@@ -343,19 +346,20 @@ def engines() -> str:
         "queue.",
         "- If the engine preempts a workspace, it waits there again. That is no failure, and the owner is "
         "notified.",
-        "- Previews name the units that the engine has reported as free, without those of other people's "
-        "jobs.",
+        "- Previews show the units (GPUs) that the engine has reported as free, without those that other "
+        "people's jobs hold.",
         "",
-        "The driver `simulated_cluster` simulates such an engine with jobs of others, to try it without a "
-        "cluster.",
+        "There is no driver for a real engine yet. The driver `simulated_cluster` simulates an engine with "
+        "jobs of other people, to try this without a cluster.",
         "",
         "## When an engine does not answer",
         "",
-        "On each worker, a pool on the plane `engine` has one call at a time; others wait "
-        f"{calls.WAIT_S:g} s for it. After {calls.MAX_FAILURES} calls in a row that failed or took over "
-        f"{calls.SLOW_S:g} s, none begins for {calls.FIRST_PAUSE_S:g} to {calls.MAX_PAUSE_S:g} s. Then one "
-        "tries again; each worker tries one pool at a time. A changed configuration is tried at once. Other "
-        "pools of the worker continue ([ADR 0159](adr/0159-calls-to-engines.md)).",
+        "On each worker, a pool on the plane `engine` has one call at a time. Another call waits up to "
+        f"{calls.WAIT_S:g} s for its end, then fails and is retried. If the first call has already taken "
+        f"longer, the other call fails at once. After {calls.MAX_FAILURES} calls in a row that failed or "
+        f"took over {calls.SLOW_S:g} s, none begins for {calls.FIRST_PAUSE_S:g} to {calls.MAX_PAUSE_S:g} s. "
+        "Then one tries again; each worker tries one pool at a time. A changed configuration is tried at "
+        "once. Other pools of the worker continue ([ADR 0159](adr/0159-calls-to-engines.md)).",
         "",
         "The workspaces of such a pool are observed together, by one call. Between complete lists, at least "
         "one a minute, the engine reports only changes if its driver can "

@@ -61,7 +61,7 @@ def test_memory_kill_is_shown_in_every_interface(running, as_user, with_token, a
     assert (seen["code"], seen["process"], seen["count"]) == ("memory_limit_reached", "python3", 1)
     monkeypatch.setattr(start_forecasts, "_implementation", None)  # as in the gateway process
     (message,) = summary_of(running.external_name)["messages"]
-    assert message["text"] == f"{expected} Larger size that was free then: Large CPU (2 cores, 4 GiB)."
+    assert message["text"] == f"{expected} A larger size was free at that time: Large CPU (2 cores, 4 GiB)."
     assert message["tone"] == "bad" and message["at"]
 
 

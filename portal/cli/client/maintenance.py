@@ -12,7 +12,7 @@ class Maintenance(Resource):
     """Maintenance of the site or of a `pool`."""
 
     def get(self, *, pool: str = "") -> JsonObject:
-        """Return current or planned maintenance. Raises `Missing` without any."""
+        """Return current or planned maintenance. Raises `Missing` if there is none."""
         return self._transport.get(_path(pool))
 
     def set(self, *, pool: str = "", **maintenance: Any) -> JsonObject:
@@ -20,7 +20,7 @@ class Maintenance(Resource):
         return self._transport.put(_path(pool), drop_empty(maintenance))
 
     def end(self, *, pool: str = "") -> None:
-        """End current or cancel planned maintenance. Raises `Missing` without any."""
+        """End current or cancel planned maintenance. Raises `Missing` if there is none."""
         self._transport.delete(_path(pool))
 
 

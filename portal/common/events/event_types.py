@@ -74,7 +74,7 @@ def _types() -> Iterable[EventType]:
         "grant.ended",
         (K.QUOTA_GRANT_ENDED, K.QUOTA_GRANT_REVOKED),
         team,
-        _("A grant has ended."),
+        _("A grant expired or was revoked."),
     )
     yield EventType(
         "quota.changed", (K.QUOTA_SET, K.QUOTA_REMOVED), team, _("A limit of the team was changed.")

@@ -40,7 +40,10 @@ def notification_by_id(actor: User, notification_id: int) -> Notification:
 
 
 def entries_for(actor: User) -> QuerySet[Event]:
-    """Return the audit log, newest first. Raises `NotAllowed` unless an administrator or auditor."""
+    """Return the audit log, newest first.
+
+    Raises `NotAllowed` unless the actor is an administrator or auditor.
+    """
     if not actor.sees_people:
         raise NotAllowed(Reason(CommonCode.ONLY_ADMINISTRATORS))
     return Event.objects.select_related("team", "workspace").order_by("-id")

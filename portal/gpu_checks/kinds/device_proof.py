@@ -1,4 +1,4 @@
-"""Base class of checks and scrubs, which prove one device: failures cordon it, passes lift the cordon."""
+"""Base class of checks and scrubs of one device: failures cordon the device, passes lift the cordon."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from provisioning.types import DeviceKind
 
 
 class DeviceProofHandler(JudgedHandler):
-    """A run whose verdict is about its device alone. Can be requested, and is repeated after a failure."""
+    """Handles runs whose verdict is about one device. Users can request such runs and repeat them."""
 
     passes_by_itself: ClassVar[frozenset[str]]
     """Values of a device's `recovery` with which a run may pass without a repair."""

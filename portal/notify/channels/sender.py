@@ -65,7 +65,11 @@ _thread_state = _ThreadState()
 
 
 def confine_process(policy: AddressPolicy) -> None:
-    """Restrict the process permanently: checked addresses, no programs, no files except Python's own."""
+    """Restrict this process permanently.
+
+    The process can connect only to addresses that `policy` permits. It can start no programs, and open no
+    files except Python's own, certificates and time zones.
+    """
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))

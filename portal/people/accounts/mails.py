@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def order_link(user_id: UUID, kind: LinkKind) -> None:
-    """Queue an e-mail with a link to the user."""
+    """Queue an e-mail to the user that contains a link of this kind."""
     _order("control.mail_link", user_id=str(user_id), kind=kind.value)
 
 

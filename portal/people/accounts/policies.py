@@ -74,7 +74,7 @@ def require_operator(actor: User | SystemActor) -> None:
 
 
 def require_administrator(actor: User | SystemActor) -> None:
-    """Raise `NotAllowed` unless an administrator. Setting passwords allows impersonation."""
+    """Raise `NotAllowed` unless the actor is an administrator. Setting passwords allows impersonation."""
     if not isinstance(actor, SystemActor) and not actor.administers:
         raise NotAllowed(Reason(CommonCode.ONLY_ADMINISTRATORS))
 
@@ -171,7 +171,7 @@ def require_see_all(actor: User | SystemActor) -> None:
 
 
 def require_see_people(actor: User | SystemActor) -> None:
-    """Raise `NotAllowed` unless an administrator or auditor."""
+    """Raise `NotAllowed` unless the actor is an administrator or auditor."""
     if not isinstance(actor, SystemActor) and not actor.sees_people:
         raise NotAllowed(Reason(CommonCode.ONLY_ADMINISTRATORS))
 

@@ -164,7 +164,10 @@ def users_for(actor: User) -> UserQuerySet:
 
 
 def user_by_name(actor: User, username: str) -> User:
-    """Return the account. Raises `NotFound`, and `NotAllowed` unless an administrator or auditor."""
+    """Return the account.
+
+    Raises `NotFound`, and `NotAllowed` unless the actor is an administrator or auditor.
+    """
     user = users_for(actor).filter(username=strip_nul(username)).first()
     if user is None:
         raise NotFound(Reason(AccountCode.NO_SUCH_USER, {"username": username}))

@@ -35,7 +35,7 @@ def set_mail_notices(*, actor: User, enabled: bool) -> None:
 
 @transaction.atomic
 def create_team(*, actor: User | SystemActor, slug: str, name: str, owner: User | None = None) -> Team:
-    """Create a team. Raises `NotAllowed` unless an operator, and `InvalidInput`."""
+    """Create a team. Raises `NotAllowed` unless the actor is an operator, and `InvalidInput`."""
     policies.require_operator(actor)
     team = Team(slug=slug, name=name.strip() or slug)
     try:

@@ -204,8 +204,9 @@ def change(
 ) -> User:
     """Change address, first and last name, all site roles, or all memberships. None leaves a part unchanged.
 
-    Raises `NotAllowed` unless an administrator, `InvalidInput`, `PreconditionFailed`, and `StateConflict`
-    (the last administrator, the only owner of a team, workspaces in a team that the user would leave).
+    Raises `NotAllowed` unless the actor is an administrator, `InvalidInput`, `PreconditionFailed`, and
+    `StateConflict` (the last administrator, the only owner of a team, workspaces in a team that the user
+    would leave).
     """
     policies.require_administrator(actor)
     policies.require_person(user)

@@ -37,8 +37,8 @@ class LookUpResult:
 def look_up(*, actor: User, provider: Provider, username: str) -> LookUpResult:
     """Look up a user through the directory's search account. Does not sign in, and changes nothing.
 
-    The lookup is recorded in the audit log. Raises `NotAllowed` unless an administrator, `StateConflict` (not
-    a directory), `InvalidInput` (no match, or several) and `Unavailable`.
+    The lookup is recorded in the audit log. Raises `NotAllowed` unless the actor is an administrator,
+    `StateConflict` (not a directory), `InvalidInput` (no match, or several) and `Unavailable`.
     """
     require_administrator(actor)
     if not isinstance(provider, Ldap):

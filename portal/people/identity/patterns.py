@@ -9,7 +9,7 @@ from typing import Any
 
 MAX_WAYS = 2**24
 """Enough for three repeats on a value of 255 characters, which Python matches in about 0.1 s."""
-_MANY = 256
+_UNBOUNDED_CHOICES = 256
 """Assumed choices of a repeat without an upper bound."""
 _REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT)
 
@@ -27,9 +27,11 @@ def _ways(nodes: Iterable[tuple[Any, Any]]) -> int:
 def _ways_of(op: Any, value: Any) -> int:
     if op in _REPEATS:
         least, most, body = value
-        choices = min(int(most) - int(least) + 1, _MANY)
+        choices = min(int(most) - int(least) + 1, _UNBOUNDED_CHOICES)
         inner = _ways(body)
-        return choices if inner == 1 else choices * min(inner, MAX_WAYS) ** min(int(most), _MANY // 8)
+        if inner == 1:
+            return choices
+        return choices * min(inner, MAX_WAYS) ** min(int(most), _UNBOUNDED_CHOICES // 8)
     if op is _constants.BRANCH:
         return sum(_ways(branch) for branch in value[1])
     if op is _constants.SUBPATTERN:

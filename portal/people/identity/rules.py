@@ -105,7 +105,7 @@ def grants(provider: Provider, claims: Mapping[str, Any]) -> Grants:
 
 
 def _matches(condition: Condition, claims: Mapping[str, Any], groups: tuple[str, ...]) -> list[Any]:
-    """Return a match for each value that meets the condition, or an empty list."""
+    """Return one item for each value that meets the condition: a regex match, or True without a pattern."""
     if condition.everyone:
         return [True]
     if condition.claim:

@@ -14,13 +14,19 @@ from portal.people.identity.models import IdentityLink
 
 
 def providers_for(actor: User) -> list[Provider]:
-    """Return all configured providers. Raises `NotAllowed` unless an administrator or auditor."""
+    """Return all configured providers.
+
+    Raises `NotAllowed` unless the actor is an administrator or auditor.
+    """
     require_see_people(actor)
     return list(registry.all_providers())
 
 
 def provider_for(actor: User, provider_id: str) -> Provider:
-    """Return one provider. Raises `NotFound`, and `NotAllowed` unless an administrator or auditor."""
+    """Return one provider.
+
+    Raises `NotFound`, and `NotAllowed` unless the actor is an administrator or auditor.
+    """
     require_see_people(actor)
     return registry.provider_by_id(provider_id)
 
@@ -28,7 +34,7 @@ def provider_for(actor: User, provider_id: str) -> Provider:
 def links_of(actor: User, provider: Provider) -> QuerySet[IdentityLink]:
     """Return the links of a provider, by user name.
 
-    Raises `NotAllowed` unless an administrator or auditor.
+    Raises `NotAllowed` unless the actor is an administrator or auditor.
     """
     require_see_people(actor)
     return (

@@ -312,7 +312,8 @@ def link(
 ) -> IdentityLink:
     """Link an account to the provider's `subject`, or to the name `expected` at its next sign-in.
 
-    Raises `NotAllowed` unless an administrator, `InvalidInput`, and `StateConflict` (already linked).
+    Raises `NotAllowed` unless the actor is an administrator, `InvalidInput`, and `StateConflict` (already
+    linked).
     """
     require_administrator(actor)
     user = deactivation.lock_user(user)
@@ -348,7 +349,8 @@ def link(
 def unlink(*, actor: User | SystemActor, provider_id: str, username: str) -> None:
     """Remove a link with the memberships and roles given by rules, and end sessions. A password stays valid.
 
-    Raises `NotAllowed` unless an administrator, `NotFound`, and `StateConflict` (the last administrator).
+    Raises `NotAllowed` unless the actor is an administrator, `NotFound`, and `StateConflict` (the last
+    administrator).
     """
     require_administrator(actor)
     link = IdentityLink.objects.filter(provider=provider_id, user__username=strip_nul(username)).first()

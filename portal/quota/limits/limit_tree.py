@@ -61,7 +61,10 @@ def teams(now: datetime, new_quotas: NewQuotas | None = None) -> Iterable[types.
 
 
 def _replace(limits: Limits, keys: Mapping[str, UUID], new_quotas: NewQuotas) -> None:
-    """Replace stored quotas with the new ones. Borrowing and lending limits stay."""
+    """Replace quotas in `limits`, by id of the team, with the new ones. None removes the limit.
+
+    Borrowing and lending limits stay if a quota remains.
+    """
     for (slug, resource), quota in new_quotas.items():
         if slug not in keys:
             # The team was deleted meanwhile.

@@ -70,7 +70,7 @@ class AskForm(forms.Form):
         choices=[
             (RequestKind.QUOTA, _("The team's quota")),
             (RequestKind.MEMBER_CAP, _("My cap within the team's quota")),
-            (RequestKind.LEDGER, _("The team's budget of GPU-hours")),
+            (RequestKind.LEDGER, _("The team's GPU-hours")),
         ],
     )
     resource = forms.ChoiceField(label=_("Resource"))

@@ -37,10 +37,10 @@ from portal.scheduling.engine.usage import Usage
 class PendingQueue:
     """Pending requests by shape. Each list is sorted; `pick` merges them by the teams' shares.
 
-    Order: nominated (workloads are being preempted for it), overdue, then priority, number of the back-fill
-    reservation, due time. A request is due `due_after` times its duration after its creation, and later if
-    its team borrows more (`Usage.delay_ms`). The first two bands are ordered by age only. Members of the
-    teams in `in_turns` take turns (`member_order`).
+    Order: first nominated requests (workloads are being preempted for them), then overdue requests, both by
+    age. The others follow by priority, then by number of the back-fill reservation, then by due time.
+    A request is due `due_after` times its duration after its creation, and later if its team borrows more
+    (`Usage.delay_ms`). Members of the teams in `in_turns` take turns (`member_order`).
     """
 
     __slots__ = (

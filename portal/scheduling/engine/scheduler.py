@@ -100,9 +100,9 @@ class Scheduler:
         return run
 
     def start(self, workload_id: str, now_s: int, chosen: Workload | None = None) -> None:
-        """Record that a pending workload has been started. Raises KeyError if it is not pending.
+        """Record that a pending workload has started. Raises KeyError if it is not pending.
 
-        `chosen` is the way that a cycle has chosen to meet a request with several ways.
+        `chosen`: the alternative that the cycle chose, for a request with several.
         """
         workload = self.pending.remove(workload_id)
         self._preempting.pop(workload_id, None)

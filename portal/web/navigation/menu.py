@@ -256,7 +256,7 @@ def pages_for(user: User) -> list[Page]:
 
 
 def with_current(groups: list[Group], view_name: str) -> list[dict[str, Any]]:
-    """Return groups for the template. Each page says whether it is the current one."""
+    """Return the groups for the template, with pairs of a page and whether it is the current page."""
     return [
         {"title": group.title, "pages": [(page, page.is_current(view_name)) for page in group.pages]}
         for group in groups

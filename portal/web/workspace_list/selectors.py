@@ -20,7 +20,7 @@ from portal.people.accounts.models import User
 from portal.reclaim import overview
 from portal.web.workspace_list.order import Order, order_of
 from portal.workspaces import selectors as workspaces
-from portal.workspaces.filters import MAX_TEXT, WorkspaceFilter
+from portal.workspaces.filters import MAX_SEARCH_LENGTH, WorkspaceFilter
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 
@@ -84,7 +84,7 @@ class Selection:
 
 def selection_of(actor: User, data: Mapping[str, str]) -> Selection:
     """Return the selection for the parameters of a URL."""
-    texts = {name: strip_nul(data.get(name, "")).strip()[:MAX_TEXT] for name in FILTERS}
+    texts = {name: strip_nul(data.get(name, "")).strip()[:MAX_SEARCH_LENGTH] for name in FILTERS}
     filters = {name: text for name, text in texts.items() if text}
     return Selection(actor, filters, order_of(data.get("sort", "")))
 

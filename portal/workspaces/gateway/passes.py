@@ -55,10 +55,10 @@ class Pass:
 
 @dataclass(slots=True)
 class _ValidPass:
-    """A valid pass until `timer` ends it. `at_most` is its latest end, on the loop's clock."""
+    """A valid pass until `timer` ends it. `latest_end` is on the loop's clock."""
 
     pass_: Pass
-    at_most: float
+    latest_end: float
     timer: asyncio.TimerHandle
 
 
@@ -146,7 +146,7 @@ class Passes:
         active = self._passes.get(place)
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + for_s
-        if active is None or active.pass_ != pass_ or ends_at > active.at_most:
+        if active is None or active.pass_ != pass_ or ends_at > active.latest_end:
             return False
         active.timer.cancel()
         active.timer = loop.call_at(ends_at, self._end, place)

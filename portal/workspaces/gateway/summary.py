@@ -64,7 +64,9 @@ def messages_about(workspace: Workspace) -> list[dict[str, str | None]]:
     lost = memory_kills.last_report(workspace)
     if lost is not None and timezone.now() - lost.at < memory_kills.SHOWN_IN_APP_FOR:
         # The gateway has no scheduler, so it shows the size calculated when the program was killed.
-        larger = _("Larger size that was free then: %(size)s.") % {"size": lost.larger} if lost.larger else ""
+        larger = (
+            _("A larger size was free at that time: %(size)s.") % {"size": lost.larger} if lost.larger else ""
+        )
         say("bad", " ".join(filter(None, (lost.message, larger))), lost.at.isoformat())
     home = home_limits.note_of(workspace)
     if home is not None and home.text:

@@ -80,7 +80,7 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     ArchiveCode.HOME_ELSEWHERE: Text(
         _("The archive is on %(node)s, but your home folder is on another machine."),
-        _("Move the home folder to %(node)s on the Home folders page first."),
+        _("First move the home folder to %(node)s, on the page Home folders."),
     ),
     ArchiveCode.HOLDS_HOME: Text(
         _("This archive is the only copy of the home folder."), _("Restore the archive, then delete it.")

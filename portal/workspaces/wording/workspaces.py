@@ -115,7 +115,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("Select it again to see what would happen now."),
         prepare=_state,
     ),
-    WorkspaceCode.MESSAGE_EMPTY: Text(_("The message is empty."), _("Enter a text.")),
+    WorkspaceCode.MESSAGE_EMPTY: Text(_("The message is empty."), _("Enter a message.")),
     WorkspaceCode.MESSAGE_TOO_LONG: Text(
         _("The message has %(length)d characters. The limit is %(maximum)d."), _("Enter a shorter text.")
     ),

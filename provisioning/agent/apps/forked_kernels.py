@@ -1,7 +1,7 @@
 """Kernels of one workspace, forked from a process that has imported ipykernel. Standard library only.
 
-The kernel server is a single thread without event loop, ZeroMQ context or kernel, so it can be forked safely.
-It belongs to one workspace and ends with that workspace's server. Each request is one packet of JSON
+The kernel server is a single thread without an event loop, a ZeroMQ context or a kernel, so it can be forked
+safely. It belongs to one workspace and ends with that workspace's server. Each request is one packet of JSON
 (`arguments`, `env`, `cwd`) with a stream socket. The server answers on that socket with a line containing the
 kernel's PID, and, when the kernel has ended, a line with its exit code, negative for a signal as in
 `subprocess.Popen`.

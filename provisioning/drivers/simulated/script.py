@@ -101,23 +101,23 @@ class Topology:
     @classmethod
     def parse(cls, config: Settings) -> Topology:
         """Parse the nodes and GPUs of a pool's configuration. Raises `InvalidConfig`."""
-        read = SettingsReader(config)
-        model = model_of(read)
-        gpu_memory_mib = read.integer("gpu_memory_mib", memory_of_model(model), 1, 2**31)
-        layout = mig_profiles.parse(read.text("mig", ""), gpu_memory_mib)
+        reader = SettingsReader(config)
+        model = model_of(reader)
+        gpu_memory_mib = reader.integer("gpu_memory_mib", memory_of_model(model), 1, 2**31)
+        layout = mig_profiles.parse(reader.text("mig", ""), gpu_memory_mib)
         if layout is None:
             profiles = ", ".join(mig_profiles.profiles(gpu_memory_mib))
             raise invalid_setting("mig", f"a legal layout of {profiles}, like 1g.10gb@0", config.get("mig"))
         return cls(
-            nodes=read.integer("nodes", 1, 1, MAX_NODES),
-            gpus=read.integer("gpus", 8, 0, MAX_GPUS),
+            nodes=reader.integer("nodes", 1, 1, MAX_NODES),
+            gpus=reader.integer("gpus", 8, 0, MAX_GPUS),
             model=model,
             gpu_memory_mib=gpu_memory_mib,
-            cpu_milli=read.integer("cpu_milli", 128_000, 1, 2**31),
-            memory_mib=read.integer("memory_mib", 1_048_576, 1, 2**40),
-            disk_mib=read.integer("disk_mib", 4_194_304, 0, 2**50),
+            cpu_milli=reader.integer("cpu_milli", 128_000, 1, 2**31),
+            memory_mib=reader.integer("memory_mib", 1_048_576, 1, 2**40),
+            disk_mib=reader.integer("disk_mib", 4_194_304, 0, 2**50),
             layout=layout,
-            refuse_repartitions=read.flag("refuse_repartitions"),
+            refuse_repartitions=reader.flag("refuse_repartitions"),
         )
 
 
@@ -162,26 +162,26 @@ class Script:
     @classmethod
     def parse(cls, config: Settings) -> Script:
         """Parse the timing of a pool's configuration. Raises `InvalidConfig`."""
-        read = SettingsReader(config)
+        reader = SettingsReader(config)
         crash_after_s = None
         if config.get("crash_after_s") is not None:
-            crash_after_s = read.seconds("crash_after_s")
+            crash_after_s = reader.seconds("crash_after_s")
         return cls(
-            seed=read.integer("seed", 0, -(2**62), 2**62),
-            start_delay_s=read.seconds("start_delay_s"),
-            stop_delay_s=read.seconds("stop_delay_s"),
-            call_delay_ms=read.integer("call_delay_ms", 0, 0, MAX_CALL_DELAY_MS),
-            unavailable=read.flag("unavailable"),
-            fail_starts=read.selector("fail_starts"),
-            refuse_capacity=read.selector("refuse_capacity"),
-            lose_replies=read.selector("lose_replies"),
-            never_ready=read.selector("never_ready"),
+            seed=reader.integer("seed", 0, -(2**62), 2**62),
+            start_delay_s=reader.seconds("start_delay_s"),
+            stop_delay_s=reader.seconds("stop_delay_s"),
+            call_delay_ms=reader.integer("call_delay_ms", 0, 0, MAX_CALL_DELAY_MS),
+            unavailable=reader.flag("unavailable"),
+            fail_starts=reader.selector("fail_starts"),
+            refuse_capacity=reader.selector("refuse_capacity"),
+            lose_replies=reader.selector("lose_replies"),
+            never_ready=reader.selector("never_ready"),
             crash_after_s=crash_after_s,
-            crash_exit_code=read.integer("crash_exit_code", 1, -255, 255),
-            crashes=read.selector("crashes", 1.0),
-            vanish_nodes=read.names("vanish_nodes"),
-            vanish_after_s=read.seconds("vanish_after_s"),
-            vanish_for_s=read.seconds("vanish_for_s"),
+            crash_exit_code=reader.integer("crash_exit_code", 1, -255, 255),
+            crashes=reader.selector("crashes", 1.0),
+            vanish_nodes=reader.names("vanish_nodes"),
+            vanish_after_s=reader.seconds("vanish_after_s"),
+            vanish_for_s=reader.seconds("vanish_for_s"),
         )
 
     def has_vanished(self, node: str, *, epoch: float, now: float) -> bool:
@@ -220,17 +220,17 @@ class FaultyDevices:
     @classmethod
     def parse(cls, config: Settings) -> FaultyDevices:
         """Parse the faulty devices of a pool's configuration. Raises `InvalidConfig`."""
-        read = SettingsReader(config)
+        reader = SettingsReader(config)
         devices: dict[str, frozenset[str]] = {}
         for kind in cls.KINDS:
-            devices[kind] = read.names(f"fault_{kind}")
+            devices[kind] = reader.names(f"fault_{kind}")
             if not all(_DEVICE.fullmatch(name) for name in devices[kind]):
                 expected = "devices like sim-001:0, separated by commas"
                 raise invalid_setting(f"fault_{kind}", expected, config.get(f"fault_{kind}"))
         return cls(
-            check_s=read.seconds("check_s"),
-            from_s=read.seconds("fault_from_s"),
-            for_s=read.seconds("fault_for_s"),
+            check_s=reader.seconds("check_s"),
+            from_s=reader.seconds("fault_from_s"),
+            for_s=reader.seconds("fault_for_s"),
             **devices,
         )
 

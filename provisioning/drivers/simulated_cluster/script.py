@@ -87,16 +87,16 @@ class Hardware:
     @classmethod
     def parse(cls, config: Settings) -> Hardware:
         """Parse the nodes of a pool's configuration. Raises `InvalidConfig`."""
-        read = SettingsReader(config)
-        model = model_of(read)
+        reader = SettingsReader(config)
+        model = model_of(reader)
         return cls(
-            nodes=read.integer("nodes", 1, 1, MAX_NODES),
-            gpus=read.integer("gpus", 8, 0, MAX_GPUS),
+            nodes=reader.integer("nodes", 1, 1, MAX_NODES),
+            gpus=reader.integer("gpus", 8, 0, MAX_GPUS),
             model=model,
-            gpu_memory_mib=read.integer("gpu_memory_mib", memory_of_model(model), 1, 2**31),
-            cpu_milli=read.integer("cpu_milli", 128_000, 1, 2**31),
-            memory_mib=read.integer("memory_mib", 1_048_576, 1, 2**40),
-            disk_mib=read.integer("disk_mib", 4_194_304, 0, 2**50),
+            gpu_memory_mib=reader.integer("gpu_memory_mib", memory_of_model(model), 1, 2**31),
+            cpu_milli=reader.integer("cpu_milli", 128_000, 1, 2**31),
+            memory_mib=reader.integer("memory_mib", 1_048_576, 1, 2**40),
+            disk_mib=reader.integer("disk_mib", 4_194_304, 0, 2**50),
         )
 
 
@@ -112,17 +112,17 @@ class Others:
     @classmethod
     def parse(cls, config: Settings) -> Others:
         """Parse the jobs of others of a pool's configuration. Raises `InvalidConfig`."""
-        read = SettingsReader(config)
-        every_s = read.seconds("others_every_s")
+        reader = SettingsReader(config)
+        every_s = reader.seconds("others_every_s")
         if 0 < every_s < MIN_OTHERS_EVERY_S:
             expected = f"0 or at least {MIN_OTHERS_EVERY_S:g} s"
             raise invalid_setting("others_every_s", expected, config.get("others_every_s"))
         has_duration = config.get("others_for_s") is not None
         return cls(
-            gpus=read.integer("others_gpus", 0, 0, Hardware.parse(config).gpus),
+            gpus=reader.integer("others_gpus", 0, 0, Hardware.parse(config).gpus),
             every_s=every_s,
-            for_s=read.seconds("others_for_s") if has_duration else OTHERS_FOR_S,
-            first=read.integer("others_first", 0, 0, MAX_OTHERS_FIRST),
+            for_s=reader.seconds("others_for_s") if has_duration else OTHERS_FOR_S,
+            first=reader.integer("others_first", 0, 0, MAX_OTHERS_FIRST),
         )
 
 
@@ -145,20 +145,20 @@ class Script:
     @classmethod
     def parse(cls, config: Settings) -> Script:
         """Parse the behaviour of a pool's configuration. Raises `InvalidConfig`."""
-        read = SettingsReader(config)
+        reader = SettingsReader(config)
         crashes = config.get("crash_after_s") is not None
         return cls(
-            seed=read.integer("seed", 0, -(2**62), 2**62),
-            start_delay_s=read.seconds("start_delay_s"),
-            stop_delay_s=read.seconds("stop_delay_s"),
-            call_delay_ms=read.integer("call_delay_ms", 0, 0, MAX_CALL_DELAY_MS),
-            unavailable=read.flag("unavailable"),
-            lose_replies=read.selector("lose_replies"),
-            crash_after_s=read.seconds("crash_after_s") if crashes else None,
-            crash_exit_code=read.integer("crash_exit_code", 1, -255, 255),
-            time_limit_s=read.seconds("time_limit_s"),
-            requeue_after_s=read.seconds("requeue_after_s"),
-            requeue=read.selector("requeue", 1.0),
+            seed=reader.integer("seed", 0, -(2**62), 2**62),
+            start_delay_s=reader.seconds("start_delay_s"),
+            stop_delay_s=reader.seconds("stop_delay_s"),
+            call_delay_ms=reader.integer("call_delay_ms", 0, 0, MAX_CALL_DELAY_MS),
+            unavailable=reader.flag("unavailable"),
+            lose_replies=reader.selector("lose_replies"),
+            crash_after_s=reader.seconds("crash_after_s") if crashes else None,
+            crash_exit_code=reader.integer("crash_exit_code", 1, -255, 255),
+            time_limit_s=reader.seconds("time_limit_s"),
+            requeue_after_s=reader.seconds("requeue_after_s"),
+            requeue=reader.selector("requeue", 1.0),
         )
 
 

@@ -43,7 +43,7 @@ class Consequence:
 
 
 def of_xid(xid: int, line: str = "") -> Consequence | None:
-    """Return the consequence, or None if an application caused it or the device is not to blame.
+    """Return the consequence of an XID for its device, or None if the device did not cause the error.
 
     `line` is the kernel's message, the only source of the requested recovery (XID 154) and of
     the severity of NVLink errors (XIDs 144 to 150).

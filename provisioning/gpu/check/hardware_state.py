@@ -140,8 +140,8 @@ def _links(snapshot: Mapping[str, Any], before: float | None) -> list[Finding]:
     """Check for links that are down from the start.
 
     At least as many links must be up as on a device at the same switches or bridge, and as in the last check.
-    Without both, no number is expected: a device without a bridge has no link up. All links to a switch
-    should be up. A device that lost all links may have lost its bridge on purpose.
+    If neither is known, no number is expected, because a device without a bridge has no link up. All links
+    to a switch should be up. A device that lost all links may have lost its bridge on purpose.
     """
     up = links_up(snapshot)
     if up is None:

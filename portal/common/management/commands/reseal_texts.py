@@ -1,4 +1,7 @@
-"""`manage.py reseal_texts`: re-encrypt all encrypted fields with the current secret key."""
+"""`manage.py reseal_texts`: re-encrypt secrets, webhook secrets and channel addresses with the current key.
+
+Second factors and seals of the audit log still need the old key.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from portal.common import encrypted_fields
 class Command(BaseCommand):
     help = (
         "Re-encrypt secrets, webhook secrets and channel addresses with BERTH_SECRET_KEY. "
-        "You can then remove the old key from BERTH_SECRET_KEY_FALLBACKS."
+        "Keep the old key in BERTH_SECRET_KEY_FALLBACKS: second factors and seals of the audit log need it."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -118,7 +118,7 @@ def new_codes(*, actor: User) -> list[str]:
 def reset(*, actor: User | SystemActor, user: User) -> None:
     """Remove all second factors of a user who has lost them, and end all sessions. Idempotent.
 
-    Raises `NotAllowed` unless an administrator.
+    Raises `NotAllowed` unless the actor is an administrator.
     """
     policies.require_administrator(actor)
     user = deactivation.lock_user(user)

@@ -124,7 +124,7 @@ def codes_download(request: SignedInRequest) -> HttpResponse:
     if request.method != "POST":
         return redirect("accounts:two-step")
     code_lines = [line for line in request.POST.get("codes", "").split() if line.isdigit()][:20]
-    lines = [_("Recovery codes of %(name)s for Berth") % {"name": request.user.username}, "", *code_lines, ""]
+    lines = [_("Berth recovery codes for %(name)s") % {"name": request.user.username}, "", *code_lines, ""]
     answer = HttpResponse("\n".join(lines), content_type="text/plain; charset=utf-8")
     answer["Content-Disposition"] = 'attachment; filename="berth-recovery-codes.txt"'
     return answer

@@ -30,7 +30,7 @@ BATCHES, IN_A_BATCH = 5, 8
 ROUNDS = 3 + 1 + BATCHES
 SEED = 0x2545F4914F6CDD1D
 ONES = 0xFFFFFFFFFFFFFFFF
-OF_THE_DEVICE = frozenset({
+DEVICE_ERRORS = frozenset({
     "CUDA_ERROR_ECC_UNCORRECTABLE", "CUDA_ERROR_NVLINK_UNCORRECTABLE", "CUDA_ERROR_HARDWARE_STACK_ERROR",
     "CUDA_ERROR_CONTAINED",
 })  # fmt: skip
@@ -128,7 +128,7 @@ def two_nodes(bench: Bench) -> Outcome:
     except nccl.NcclError as error:
         raise Skip(f"Lost the connection to {partner}: {error}.") from error
     except CudaError as error:
-        if error.name in OF_THE_DEVICE:
+        if error.name in DEVICE_ERRORS:
             raise
         raise Skip(f"A sum with {partner} failed: {error}.") from error
 
@@ -166,7 +166,7 @@ def _run_sums(bench: Bench, group: nccl.Nccl, comm: int, watched: _WatchedCalls)
         group.all_reduce(comm, source, target, words, "uint64", int(device.stream))
 
     def fill(contributor: int | None) -> None:
-        """Fill the buffers: only rank `of` contributes words; None: both do, and they add up."""
+        """Fill the buffers: only rank `contributor` contributes words; None: both do, and they add up."""
         if contributor is None:
             flip = 0 if rank == 0 else ONES
             device.launch("memory", "fill_mix", p(source), u64(words), u64(0), u64(SEED), u64(flip))
