@@ -167,7 +167,7 @@ def test_team_page_shows_results_beside_members_and_caps(as_user, alice, bob, te
     url = "/teams/vision/"
     cap = {"username": "bob", "resource": "workspaces", "amount": "2"}
     for path, data, anchor, text in (
-        ("/quotas/teams/vision/caps/", cap, "caps", "Cap of bob set to 2"),
+        ("/quotas/teams/vision/caps/", cap, "caps", "Cap for bob set to 2"),
         (f"{url}members/bob/role/", {"role": "viewer"}, "members", "bob now has the role viewer."),
         (url, {"username": "bob", "role": "member"}, "members", "bob is now member of Vision."),
         (f"{url}members/bob/revoke/", {}, "members", "bob removed from Vision."),
