@@ -13,11 +13,12 @@ from portal.fleet.inventory.models import Pool
 from portal.scheduling import capacity
 from portal.scheduling.engine import backfill
 from portal.scheduling.engine.model import Policy, Workload
+from portal.scheduling.engine.placement.types import HOME_LABEL, NodeCapacity
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.placement_request import PlacementRequest
 from portal.scheduling.placer import PoolPlacer
 from portal.scheduling.pool_nodes import PoolNodes
-from provisioning.types import DeviceGrant, NodePlacement, Placement
+from provisioning.types import DeviceGrant, NodePlacement, Placement, ResourceRequest
 from tests.scheduling.engine.nodes import NodePlacer, live
 from tests.scheduling.engine.placement.helpers import gpus, node, wants
 from tests.scheduling.engine.test_over_time import FEW, arrivals, site
@@ -119,3 +120,15 @@ def test_simulated_release_on_an_overcommitted_node_is_undone():
         with placer.prefix_fits() as fits:
             assert [fits(workload, []), fits(workload, [GONE]), fits(workload, [])] == [False, True, False]
     assert pool.cluster.snapshot() == [small]
+
+
+def test_what_a_pool_could_ever_take_follows_its_nodes():
+    small, large = (NodeCapacity("a", cpu, 65_536, 1000, cpu, 65_536, 1000) for cpu in (1000, 8000))
+    pool = PoolNodes(Pool(name="p", slug="p", driver="local"), (small,))
+    request = ResourceRequest(cpu_milli=4000, memory_mib=1024, disk_mib=0)
+    assert not pool.could_ever_fit(request)
+    pool.replace(replace(small, free_cpu_milli=0))
+    assert not pool.could_ever_fit(request)
+    pool.replace(large)
+    assert pool.could_ever_fit(request)
+    assert not pool.could_ever_fit(replace(request, labels=((HOME_LABEL, "elsewhere"),)))
