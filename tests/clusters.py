@@ -81,7 +81,7 @@ def waiting_at(
 def begun_at(pool: Pool, *, node: str = "cluster-2", **fields: Any) -> Workspace:
     """A workspace that the engine has begun 20 s ago, on the second GPU of a node."""
     row = handed_over(pool, **{"began_at": timezone.now() - timedelta(seconds=20), **fields})
-    placed = [{"node": node, "devices": [f"GPU-{node}-1"]}]
+    placed = [{"node": node, "devices": ["h100/1"]}]
     return _with_engine(row, {"placed": placed, "ends_at": None})
 
 

@@ -111,7 +111,7 @@ def _refusal_of_end(node: Node) -> Reason | None:
 
 
 def checkable_nodes(node: Node) -> tuple[list[Node], Reason | None]:
-    """Return the nodes to which the node's link can be checked now, or the reason if there are none.
+    """Return the nodes to which the node's link can be checked now, or the reason why there is no such node.
 
     The number of queries is constant. Whether a node is busy with other checks is only detected on request.
     """

@@ -307,7 +307,7 @@ class PoolNodes:
             needs = (*needs, PROVIDES_SHARES)
         least = software.min_compute_capability
         if least is not None and not accelerators.model:
-            # Restrict the request to capable models. If there are none, require something that no node
+            # Restrict the request to capable models. Without such models, require something that no node
             # provides.
             can = self._models_with_capability(least)
             if models := tuple(sorted(can & set(accelerators.models) if accelerators.models else can)):

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from portal.common.events.models import Event
 from portal.common.formatting import format_memory, format_size
 from portal.common.reasons.codes import Rule
-from portal.fleet.inventory.models import Device, Node
+from portal.fleet.inventory.models import Node
 from portal.people.accounts.models import User
 from portal.workspaces import (
     checkout_reports,
@@ -439,16 +439,15 @@ def _engine_places(workspace: Workspace) -> list[NodeDevices]:
     placed = engine_queue.place_of(workspace)
     nodes = Node.objects.filter(pool=workspace.pool, name__in=[part.node for part in placed])
     known = dict(nodes.values_list("name", "pk"))
-    uuids = [uuid for part in placed for uuid in part.devices]
-    models = dict(Device.objects.filter(node__in=known.values(), uuid__in=uuids).values_list("uuid", "model"))
     node_devices = []
     for part in placed:
-        groups: dict[str, list[str]] = {}
-        for uuid in part.devices:
-            groups.setdefault(models.get(uuid) or _("accelerators"), []).append(uuid)
+        types: dict[str, list[str]] = {}
+        for name in part.devices:
+            # The engine names devices by type and index, such as `h100/3`.
+            types.setdefault(name.rpartition("/")[0] or _("accelerators"), []).append(name)
         url = reverse("fleet:node", args=[known[part.node]]) if part.node in known else ""
-        devices = tuple(DeviceGroup(model, tuple(names)) for model, names in groups.items())
-        node_devices.append(NodeDevices(part.node, url, devices))
+        groups = tuple(DeviceGroup(type_, tuple(names)) for type_, names in types.items())
+        node_devices.append(NodeDevices(part.node, url, groups))
     return node_devices
 
 

@@ -46,7 +46,7 @@ def test_place_and_begin_are_shown_after_the_wait(cluster, alice, team, read):
     row = begun_at(cluster, owner=alice, team=team)
     shown = read(row)
     assert shown["engine_wait"] is None
-    assert shown["engine_place"] == [{"node": "cluster-2", "devices": ["GPU-cluster-2-1"]}]
+    assert shown["engine_place"] == [{"node": "cluster-2", "devices": ["h100/1"]}]
     assert shown["began_at"][:19] == row.began_at.isoformat()[:19]
     stages = {stage["key"]: stage for stage in shown["stages"]}
     assert stages["engine"]["seconds"] == pytest.approx(40, abs=1)

@@ -32,7 +32,7 @@ def test_show_prints_where_the_engine_placed_it(as_bob, cluster, bob, team):
     begun_at(cluster, owner=bob, team=team, name="train")
     ran = as_bob("show", "train")
     rows = dict(line.split(maxsplit=1) for line in ran.out.splitlines())
-    assert (rows["nodes"], rows["devices"]) == ("cluster-2", "GPU-cluster-2-1")
+    assert (rows["nodes"], rows["devices"]) == ("cluster-2", "h100/1")
     assert "waits" not in rows
 
 

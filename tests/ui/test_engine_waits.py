@@ -57,10 +57,10 @@ def test_page_shows_where_the_engine_has_placed_it(
 ) -> None:
     row = begun_at(cluster, owner=alice, team=team)
     text = text_of(as_user(alice).get(f"/workspaces/{row.pk}/"))
-    assert f"cluster-2 Devices 1 × {MODEL} GPU-cluster-2-1" in text
+    assert "cluster-2 Devices 1 × h100 h100/1" in text
     assert "Waits at" not in text
     unknown = begun_at(cluster, owner=alice, team=team, node="new-9")
-    assert "new-9 Devices 1 × accelerators" in text_of(as_user(alice).get(f"/workspaces/{unknown.pk}/"))
+    assert "new-9 Devices 1 × h100" in text_of(as_user(alice).get(f"/workspaces/{unknown.pk}/"))
 
 
 def test_page_shows_the_hand_over_before_the_first_report(

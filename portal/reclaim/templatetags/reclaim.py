@@ -81,7 +81,7 @@ def home_notes(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
 
 @register.inclusion_tag("reclaim/home_notes.html", takes_context=True)
 def home_warnings(context: dict[str, Any]) -> dict[str, Any]:
-    """Render announcements and archives of the user's own homes. One query if there are none."""
+    """Render announcements and archives of the user's own homes. One query without any."""
     user: User = context["request"].user
     warned = Q(warned_s__isnull=False) | Q(archive__isnull=False)
     stays = HomeStay.objects.filter(warned, place__owner=user).select_related("place")

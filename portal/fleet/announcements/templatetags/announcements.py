@@ -13,7 +13,7 @@ register = template.Library()
 
 @register.inclusion_tag("announcements/banners.html", takes_context=True)
 def announcement_banners(context: dict[str, Any]) -> dict[str, Any]:
-    """Render the banners for current maintenance and announcements, with two queries if there are none."""
+    """Render the banners for current maintenance and announcements. Two queries without any."""
     request = context.get("request")
     user = getattr(request, "user", None)
     banners = selectors.banners_for(user) if user is not None and user.is_authenticated else []

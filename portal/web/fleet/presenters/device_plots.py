@@ -47,7 +47,7 @@ SPAN_TEXTS = ((HOUR, gettext_lazy("Last hour")), (MONTH, gettext_lazy("Last 30 d
 
 
 def use_of(device: Device, span: str, now: datetime) -> UsePlots:
-    """Return the plots of a device, or why there are none. Raises `KeyError` for an unknown span."""
+    """Return the plots of a device, or why it has no data. Raises `KeyError` for an unknown span."""
     measured = device_series(device, span, now=now)
     allocations = holders(device, start_of(measured), now)
     if plots := device_plots(device, measured, allocations):
